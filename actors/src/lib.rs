@@ -1,0 +1,1 @@
+//! The protocol (pure) and the actors that execute it; the trainer.

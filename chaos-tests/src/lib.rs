@@ -1,0 +1,1 @@
+//! Simulator swarms, invariants, real-process chaos.

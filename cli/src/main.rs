@@ -1,0 +1,3 @@
+//! The planaria command line.
+
+fn main() {}

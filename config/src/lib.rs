@@ -1,0 +1,1 @@
+//! DeepSpeed-compatible JSON to a RunPlan; the memory and time planner.

@@ -1,0 +1,1 @@
+//! Whole recipes a user can run.

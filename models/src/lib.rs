@@ -1,0 +1,17 @@
+//! Numbers on one process: kernels, ops, blocks, families, optimizers, tokenizers.
+//!
+//! ```text
+//! families ── blocks ── ops ── kernels        (GPT-2, LLaMA: block lists over SIMD kernels)
+//!     │          │               │
+//!  Hugging    saved slots     compute         (a pinned pool, one ISA, preallocated scratch)
+//!   Face      gradients ──> exact_sum         (fp32 rounded to a grid, added in i64)
+//!                                │
+//!                            optimizers
+//! ```
+//!
+//! It knows no files beyond the tensors handed to it through `TensorSource`, no sockets and no
+//! clock. Read [`block`] first: it is the interface that every model implements.
+
+pub mod block;
+pub mod compute;
+pub mod kernels;

@@ -1,0 +1,1 @@
+//! Bytes at rest: safetensors, checkpoints, token files, tiers.

@@ -1,0 +1,1 @@
+//! Bytes between nodes: wire codec, QUIC control plane, bulk fabric, collectives.
