@@ -19,7 +19,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     let bytes = value * unit;
-    (bytes.is_finite() && bytes >= 0.0 && bytes < 9e18).then_some(bytes as u64)
+    (bytes.is_finite() && (0.0..9e18).contains(&bytes)).then_some(bytes as u64)
 }
 
 /// Shows bytes in the largest binary unit that keeps at least one whole digit: `1.9 GiB`.
