@@ -10,15 +10,18 @@
 //! ([`LossScale::factor`]); whoever holds the reduced gradient divides by the global number of
 //! labels, once. So nobody needs the global label count before backward.
 
-use crate::compute::Compute;
+use crate::compute::{Compute, Kit};
+use crate::kernels::simd::Element;
 use half::bf16;
-use planaria_base::{ParamId, Site};
+use planaria_base::{DType, ParamId, Site};
+use serde::{Deserialize, Serialize};
 
 /// Label of a position that is not counted.
 pub const IGNORED_LABEL: i32 = -100;
 
 /// The arithmetic of matrix products and the storage of activations.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// fp32 throughout.
     F32,
@@ -116,23 +119,58 @@ pub enum ParamValue<'a> {
     Absent,
 }
 
+/// Something that holds working values, by parameter id.
+pub trait ParamTable: Sync {
+    /// The working value of a parameter, or [`ParamValue::Absent`].
+    fn value(&self, id: ParamId) -> ParamValue<'_>;
+}
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Slice(&'a [ParamValue<'a>]),
+    Table(&'a dyn ParamTable),
+}
+
 /// The working values that a block may read, by parameter id.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Params<'a> {
-    values: &'a [ParamValue<'a>],
+    source: Source<'a>,
 }
 
 impl<'a> Params<'a> {
     /// One value per parameter id.
     #[must_use]
     pub fn new(values: &'a [ParamValue<'a>]) -> Params<'a> {
-        Params { values }
+        Params { source: Source::Slice(values) }
+    }
+
+    /// The values that a table holds.
+    #[must_use]
+    pub fn of(table: &'a dyn ParamTable) -> Params<'a> {
+        Params { source: Source::Table(table) }
     }
 
     /// The working value of a parameter.
     #[must_use]
     pub fn value(&self, id: ParamId) -> ParamValue<'a> {
-        self.values[id.index()]
+        match self.source {
+            Source::Slice(values) => values[id.index()],
+            Source::Table(table) => table.value(id),
+        }
+    }
+
+    /// The elements of a matrix in the compute dtype.
+    ///
+    /// # Panics
+    /// If it is kept in another dtype or not gathered.
+    #[must_use]
+    pub fn matrix<A: Element>(&self, id: ParamId) -> &'a [A] {
+        match (self.value(id), A::DTYPE) {
+            (ParamValue::F32(v), DType::F32) => bytemuck::cast_slice(v),
+            (ParamValue::Bf16(v), DType::Bf16) => bytemuck::cast_slice(v),
+            (ParamValue::Absent, _) => panic!("parameter {id} is not gathered"),
+            (_, dtype) => panic!("parameter {id} is not kept in {dtype}"),
+        }
     }
 
     /// The fp32 elements of a parameter.
@@ -141,7 +179,7 @@ impl<'a> Params<'a> {
     /// If it is kept in bf16 or not gathered: the caller asked for a vector, or runs in fp32.
     #[must_use]
     pub fn f32(&self, id: ParamId) -> &'a [f32] {
-        match self.values[id.index()] {
+        match self.value(id) {
             ParamValue::F32(v) => v,
             ParamValue::Bf16(_) => panic!("parameter {id} is kept in bf16"),
             ParamValue::Absent => panic!("parameter {id} is not gathered"),
@@ -160,6 +198,22 @@ pub trait GradSink: Sync {
     /// Some rows of a matrix parameter; the rows not listed are zero. `rows` ascends, and `values`
     /// is `[rows.len(), width]`. Called once per (leaf, parameter, site).
     fn rows(&self, param: ParamId, site: Site, rows: &[u32], values: &mut [f32]);
+
+    /// The whole gradient of `param` from `site`, built up in place: `fill` gets a buffer of all its
+    /// elements, with unspecified contents, and leaves the gradient in it. A sink that has such a
+    /// buffer anyway lends it, so that a gradient that is summed in parts needs no memory of its own.
+    fn in_place(
+        &self,
+        kit: &Kit,
+        (param, site): (ParamId, Site),
+        len: usize,
+        fill: &mut dyn FnMut(&mut [f32]),
+    ) {
+        let _ = kit;
+        let mut values = vec![0.0; len];
+        fill(&mut values);
+        self.dense(param, site, 0, &mut values);
+    }
 
     /// Whether this parameter's gradient is wanted at all (frozen parameters emit nothing).
     fn wants(&self, param: ParamId) -> bool {
@@ -237,6 +291,28 @@ pub trait Block: Send + Sync {
     fn forward(&self, cx: &mut Compute, io: Forward<'_>);
     /// Computes the input's gradient in place, and emits the parameters' gradients.
     fn backward(&self, cx: &mut Compute, io: Backward<'_>, sink: &dyn GradSink);
+    /// Computes `y` for new tokens after those in the cache, and adds them to it; in fp32.
+    fn decode(&self, cx: &mut Compute, io: Decode<'_>);
+    /// fp32 elements that each cached token takes.
+    fn cache_width(&self) -> usize {
+        0
+    }
+}
+
+/// What a decoding step reads and writes.
+pub struct Decode<'a> {
+    /// Working values, fp32.
+    pub params: Params<'a>,
+    /// The new tokens of one sequence.
+    pub tokens: &'a [u32],
+    /// Position of the first of them.
+    pub position: usize,
+    /// The stream coming in, `[tokens, width]`.
+    pub x: &'a [f32],
+    /// The stream going out.
+    pub y: &'a mut [f32],
+    /// This block's cache, `[max_length, cache_width]`; rows before `position` are filled.
+    pub cache: &'a mut [f32],
 }
 
 /// The last block: from the stream to the loss.
@@ -247,6 +323,8 @@ pub trait LossBlock: Send + Sync {
     fn params(&self) -> &[ParamId];
     /// Exact cost of one leaf (`saved_bytes` is zero).
     fn plan(&self, leaf: LeafShape, precision: Precision) -> BlockPlan;
+    /// Scores of the whole vocabulary for each row of `x`, `[rows, vocab]`; in fp32.
+    fn logits(&self, cx: &mut Compute, params: Params<'_>, x: &[f32], logits: &mut [f32]);
     /// The loss alone.
     fn loss(&self, cx: &mut Compute, params: Params<'_>, batch: Batch<'_>, x: &[f32]) -> LossStats;
     /// Loss and gradients: `dx` is overwritten with the gradient at the block's input.

@@ -13,5 +13,18 @@
 //! clock. Read [`block`] first: it is the interface that every model implements.
 
 pub mod block;
+pub mod buffer;
 pub mod compute;
+pub mod exact_sum;
+pub mod families;
+pub mod generate;
+pub mod gradcheck;
+pub mod gradients;
+pub mod hf;
 pub mod kernels;
+pub mod leaf;
+pub mod loss_scale;
+pub mod ops;
+pub mod optimizers;
+pub mod schedules;
+pub mod tokenizers;

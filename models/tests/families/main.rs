@@ -1,0 +1,10 @@
+//! The families as Hugging Face folders, against themselves, against finite differences, and writing
+//! text.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod folder;
+mod gradients;
+mod invariance;
+mod support;
+mod text;
