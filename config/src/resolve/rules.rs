@@ -1,0 +1,175 @@
+//! What does not go together.
+
+use super::Resolver;
+use crate::schema::{Status, features};
+
+impl Resolver<'_> {
+    pub(super) fn combinations(&mut self) {
+        self.precision();
+        self.zero();
+        self.offload();
+        self.optimizer_rules();
+        self.schedule();
+        if !self.settings.is_given("gradient_clipping")
+            && !self.settings.is_auto("gradient_clipping")
+        {
+            let text = "gradients are clipped to norm 1.0, DeepSpeed's default; 0 turns it off";
+            self.note("default", "gradient_clipping", text);
+        }
+    }
+
+    fn precision(&mut self) {
+        let (fp16, bf16) = (self.settings.bool("fp16.enabled"), self.settings.bool("bf16.enabled"));
+        if fp16 && bf16 {
+            let message = "`fp16` and `bf16` are both on".to_owned();
+            self.error(
+                "contradiction",
+                "bf16.enabled",
+                message,
+                "keep one; bf16 needs no loss scale",
+            );
+        }
+        if self.settings.bool("amp.enabled") && (fp16 || bf16) {
+            let message = "`amp` is on beside fp16 or bf16".to_owned();
+            self.error("contradiction", "amp.enabled", message, "keep one of them");
+        }
+        let enabled = if bf16 {
+            "bf16"
+        } else if fp16 {
+            "fp16"
+        } else {
+            "fp32"
+        };
+        let path = "data_types.param_dtype";
+        if let Some(dtype) = self.settings.opt_text(path).filter(|d| *d != enabled) {
+            let message = format!("`param_dtype` is {dtype}, and {enabled} is what is enabled");
+            let fix = format!("remove it, or turn {dtype} on");
+            self.error("contradiction", path, message, fix);
+        }
+    }
+
+    fn zero(&mut self) {
+        let stage = self.settings.u64("zero_optimization.stage");
+        let nodes = self.settings.u64("planaria.ring.nodes");
+        if stage > 0 && nodes <= 1 {
+            let text =
+                format!("stage {stage} shards over nodes; on one node it is the same as stage 0");
+            self.note("one-node", "zero_optimization.stage", text);
+        }
+        let sum = self.settings.text("gradient_allreduce_op") == "sum";
+        if sum && stage == 3 {
+            let message = "`gradient_allreduce_op` sum does not go with stage 3".to_owned();
+            self.error("contradiction", "gradient_allreduce_op", message, "use mean");
+        }
+    }
+
+    fn offload(&mut self) {
+        let stage = self.settings.u64("zero_optimization.stage");
+        for (block, needed_stage) in [("offload_param", 3), ("offload_optimizer", 1)] {
+            let at = |key: &str| format!("zero_optimization.{block}.{key}");
+            let device = self.settings.text(&at("device")).to_owned();
+            if device.is_empty() || device == "none" {
+                continue;
+            }
+            let needed_stage = if device == "nvme" { 3 } else { needed_stage };
+            if stage < needed_stage {
+                let message = format!(
+                    "`{block}` to {device} needs stage {needed_stage} or more; it is {stage}"
+                );
+                let fix = format!("set \"stage\": {needed_stage}, or remove `{block}`");
+                self.error("contradiction", &at("device"), message, fix);
+            }
+            if device == "nvme" && self.settings.opt_text(&at("nvme_path")).is_none() {
+                let message = format!("`{block}` goes to nvme, and `nvme_path` is not given");
+                let fix = "add \"nvme_path\": a folder on the drive";
+                self.error("missing", &at("device"), message, fix);
+            }
+        }
+        let path = "zero_optimization.offload_optimizer.ratio";
+        let device = self.settings.text("zero_optimization.offload_optimizer.device");
+        let split = self.settings.f64(path) < 1.0 && self.settings.is_given(path);
+        if split && device != "none" && stage < 3 {
+            let message = format!("a `ratio` below 1 needs stage 3; it is {stage}");
+            self.error("contradiction", path, message, "set \"stage\": 3, or remove `ratio`");
+        }
+    }
+
+    fn optimizer_rules(&mut self) {
+        let kind = self.settings.text("optimizer.type").to_owned();
+        let at = |key: &str| format!("optimizer.params.{key}");
+        let coupled = self.settings.opt_bool(&at("adam_w_mode")) == Some(false);
+        if kind == "adam" && !coupled {
+            let text = "\"adam\" runs AdamW, as in DeepSpeed; \"adam_w_mode\": false is plain Adam";
+            self.note("adam", "optimizer.type", text);
+        }
+        if kind == "adamw" && coupled {
+            let message = "\"adamw\" ignores `adam_w_mode`: false, as in DeepSpeed".to_owned();
+            self.warn("adam", &at("adam_w_mode"), message, "use \"type\": \"Adam\" for plain Adam");
+        }
+        if let (true, true, Status::NotBuilt(why)) = (kind == "adam", coupled, features::ADAM_L2) {
+            let message = "plain Adam is recognised, but not built".to_owned();
+            self.error("not-built", &at("adam_w_mode"), message, why);
+        }
+        if self.settings.opt_f64(&at("eps")).is_some_and(|eps| eps < 1e-8) {
+            let message =
+                "`eps` is below 1e-8, where the gradient grid is coarser than fp32".to_owned();
+            if kind != "adagrad" {
+                self.warn("eps", &at("eps"), message, "use 1e-8 or more");
+            }
+        }
+        let nesterov = self.settings.bool(&at("nesterov"));
+        let plain =
+            self.settings.f64(&at("momentum")) > 0.0 && self.settings.f64(&at("dampening")) == 0.0;
+        if kind == "sgd" && nesterov && !plain {
+            let message = "Nesterov needs a momentum and zero dampening".to_owned();
+            self.error("contradiction", &at("nesterov"), message, "set \"momentum\": 0.9");
+        }
+    }
+
+    fn schedule(&mut self) {
+        let kind = self.settings.text("scheduler.type").to_owned();
+        let at = |key: &str| format!("scheduler.params.{key}");
+        let required: &[&str] = match kind.as_str() {
+            "WarmupDecayLR" | "WarmupCosineLR" => &["total_num_steps"],
+            "OneCycle" => &["cycle_min_lr", "cycle_max_lr"],
+            _ => &[],
+        };
+        for key in required {
+            let path = at(key);
+            let unset = self.settings.setting(&path).is_none_or(|s| s.value.is_null());
+            if unset && !self.settings.is_refused(&path) && !self.settings.is_auto(&path) {
+                let message = format!("{kind} needs `{key}`");
+                let fix = if *key == "total_num_steps" { ": a number or \"auto\"" } else { "" };
+                self.error("missing", &path, message, format!("add \"{key}\"{fix}"));
+            }
+        }
+        self.schedule_lengths(&kind);
+        let (low, high) = (at("cycle_min_lr"), at("cycle_max_lr"));
+        if kind == "OneCycle" && self.settings.f64(&low) > self.settings.f64(&high) {
+            let message = "`cycle_min_lr` is above `cycle_max_lr`".to_owned();
+            self.error("contradiction", &low, message, "swap the two");
+        }
+        let betas = self.settings.setting("optimizer.params.betas").is_some();
+        if kind == "OneCycle" && !betas && self.settings.bool(&at("cycle_momentum")) {
+            let message = "`cycle_momentum` is off: this optimizer has no betas".to_owned();
+            self.warn("schedule", &at("cycle_momentum"), message, "set \"cycle_momentum\": false");
+        }
+    }
+
+    fn schedule_lengths(&mut self, kind: &str) {
+        let at = |key: &str| format!("scheduler.params.{key}");
+        let Some(total) = self.settings.opt_u64(&at("total_num_steps")) else { return };
+        let warmup = self.settings.u64(&at("warmup_num_steps"));
+        if warmup > total {
+            let message = format!("{kind} warms up for {warmup} of {total} steps: it never decays");
+            let given = self.settings.is_given(&at("warmup_num_steps"));
+            let place = at(if given { "warmup_num_steps" } else { "total_num_steps" });
+            self.warn("schedule", &place, message, "set a shorter warmup_num_steps");
+        }
+        if let Some(steps) = self.settings.opt_u64("planaria.run.steps").filter(|&s| s != total) {
+            let message = format!("{kind} is laid out for {total} steps, and the run has {steps}");
+            let fix = "set \"total_num_steps\": \"auto\" to follow the run";
+            self.warn("schedule", &at("total_num_steps"), message, fix);
+        }
+    }
+}
