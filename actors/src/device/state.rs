@@ -1,0 +1,321 @@
+//! Making a device, and its state at a step boundary: first values, updates, digests, tensors out
+//! and in.
+
+use super::Device;
+use super::leaves::{ActivationPlan, LeafMemory};
+use super::memory::ParamsMemory;
+use crate::data::{LeafSource, SampleOrder};
+use crate::layout::Layout;
+use crate::spec::RunSpec;
+use crate::step::Attempt;
+use crate::step::decision::Decision;
+use crate::step::schedule::Order;
+use planaria_base::rng::CounterRng;
+use planaria_base::tensor_source::TensorSource;
+use planaria_base::{ChunkId, DType, Digest, Span, Step};
+use planaria_models::block::{Init, LeafShape, LossScale, Model, ParamSpec};
+use planaria_models::buffer::Buffer;
+use planaria_models::compute::Compute;
+use planaria_models::gradients::{Gradients, SumOutcome};
+use planaria_models::kernels::Isa;
+use planaria_models::kernels::elementwise::squares_partials;
+use planaria_models::kernels::optimizer::update_parallel;
+use planaria_models::optimizers::{Elements, Update};
+
+/// How a device executes a run: nothing here changes a bit of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceSetup {
+    /// Compute threads.
+    pub threads: usize,
+    /// Instruction set.
+    pub isa: Isa,
+    /// Order of blocks and leaves.
+    pub order: Order,
+    /// Recompute what backward needs instead of keeping it.
+    pub recompute: bool,
+}
+
+/// What a device allocates, by purpose, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct MemoryPlan {
+    /// Masters, moments and working values.
+    pub parameters: usize,
+    /// fp32 gradients.
+    pub gradients: usize,
+    /// i64 sums that exist at once.
+    pub sums: usize,
+    /// Inputs, streams and saved slots of the leaves in flight.
+    pub activations: usize,
+    /// Scratch that blocks carve up.
+    pub scratch: usize,
+}
+
+impl MemoryPlan {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.parameters + self.gradients + self.sums + self.activations + self.scratch
+    }
+
+    /// What a device for `spec` allocates under `setup`.
+    #[must_use]
+    pub fn of(spec: &RunSpec, model: &Model, setup: &DeviceSetup) -> MemoryPlan {
+        let (activation, states) = (plan(spec, setup), spec.optimizer.state_names().len());
+        let layout = Layout::of(model, spec.chunk_elements);
+        let all = setup.order == Order::DepthFirst;
+        MemoryPlan {
+            parameters: ParamsMemory::bytes(&model.params, spec.precision, states),
+            gradients: Gradients::bytes(&model.params),
+            sums: Gradients::wide_bytes(&model.params, spec.leaves, &layout.groups, all),
+            activations: LeafMemory::bytes(model, spec.precision, activation),
+            scratch: scratch_bytes(spec, model),
+        }
+    }
+}
+
+fn plan(spec: &RunSpec, setup: &DeviceSetup) -> ActivationPlan {
+    ActivationPlan {
+        order: setup.order,
+        recompute: setup.recompute,
+        leaves: spec.leaves,
+        shape: shape(spec),
+    }
+}
+
+fn shape(spec: &RunSpec) -> LeafShape {
+    LeafShape { sequences: spec.sequences, length: spec.length }
+}
+
+fn scratch_bytes(spec: &RunSpec, model: &Model) -> usize {
+    let (shape, precision) = (shape(spec), spec.precision);
+    let blocks = model.blocks.iter().map(|b| b.plan(shape, precision).scratch_bytes);
+    blocks.chain([model.head.plan(shape, precision).scratch_bytes]).max().unwrap_or(0)
+}
+
+/// A tensor of the state, as a checkpoint stores it: fp32, by name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TensorExport {
+    /// The parameter's name, or `name.state` for a moment.
+    pub name: String,
+    /// Row-major shape.
+    pub shape: Vec<usize>,
+}
+
+impl Device {
+    /// A device with all its memory, its parameters drawn from the run's seed.
+    #[must_use]
+    pub fn new(spec: &RunSpec, setup: &DeviceSetup, source: Box<dyn LeafSource>) -> Device {
+        let model = spec.model.build();
+        let layout = Layout::of(&model, spec.chunk_elements);
+        let states = spec.optimizer.state_names().len();
+        let partials = squares_partials(spec.chunk_elements as usize);
+        let samples = SampleOrder {
+            seed: spec.seed,
+            samples: source.samples(),
+            leaves: spec.leaves,
+            sequences: spec.sequences as u32,
+        };
+        let no_outcome = SumOutcome { flagged: false, exactly_once: false };
+        let mut params = ParamsMemory::new(&model.params, spec.precision, states);
+        model.params.iter().for_each(|p| draw(p, spec.seed, &mut params.param_mut(p.id).master));
+        params.refresh_working();
+        Device {
+            compute: Compute::new(
+                setup.threads,
+                setup.isa,
+                spec.precision,
+                scratch_bytes(spec, &model),
+            ),
+            samples,
+            source,
+            scale: LossScale { factor: spec.leaf_factor() },
+            optimizer: spec.optimizer,
+            params,
+            gradients: Gradients::new(setup.isa, &model.params, spec.leaves, spec.grid_max_log2),
+            squares: Buffer::zeroed(partials),
+            outcomes: vec![no_outcome; model.params.len()],
+            leaves: LeafMemory::new(&model, spec.precision, plan(spec, setup)),
+            states: vec![Step(0); layout.table.chunks.len()],
+            updates: 0,
+            at: Attempt::default(),
+            layout,
+            model,
+        }
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The chunks and groups.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The step whose result the memory holds, and updates applied so far.
+    #[must_use]
+    pub fn state(&self) -> (Step, u64) {
+        (self.states.first().copied().unwrap_or_default(), self.updates)
+    }
+
+    /// Bytes that matrix products use for packing at present.
+    #[must_use]
+    pub fn packing_bytes(&self) -> usize {
+        self.compute.kit.packing.bytes()
+    }
+
+    pub(super) fn update(&mut self, chunk: ChunkId, decision: &Decision) {
+        let update = Update {
+            t: decision.updates,
+            learning_rate: decision.learning_rate,
+            gradient_factor: decision.gradient_factor,
+        };
+        for span in &self.layout.table.chunk(chunk).spans {
+            let gradient = &self.gradients.gradient(span.param)[span.range()];
+            let s = self.params.span_mut(span);
+            let [first, second] = s.states;
+            let elements =
+                Elements { gradient, master: s.master, first, second, working: s.working };
+            update_parallel(&self.compute.kit, &self.optimizer, update, elements);
+        }
+    }
+
+    /// The digest of the state: of each chunk's masters and moments, in chunk order, of the step and
+    /// of the updates applied.
+    ///
+    /// # Cost
+    /// Reads every master and moment once.
+    #[must_use]
+    pub fn state_hash(&self) -> Digest {
+        let (step, updates) = self.state();
+        let mut header = [0u8; 16];
+        header[..8].copy_from_slice(&step.0.to_le_bytes());
+        header[8..].copy_from_slice(&updates.to_le_bytes());
+        let chunks = &self.layout.table.chunks;
+        let digests: Vec<std::sync::OnceLock<Digest>> =
+            chunks.iter().map(|_| std::sync::OnceLock::new()).collect();
+        self.compute.kit.pool.run(chunks.len(), &|i, _| {
+            let _ = digests[i].set(self.chunk_digest(&chunks[i].spans));
+        });
+        let each = digests.iter().map(|d| d.get().copied().unwrap_or_default());
+        Digest::of_all([Digest::of(&header)].into_iter().chain(each))
+    }
+
+    fn chunk_digest(&self, spans: &[Span]) -> Digest {
+        let parts = spans.iter().flat_map(|span| {
+            let param = self.params.param(span.param);
+            let masters = std::iter::once(&param.master);
+            masters.chain(&param.states).map(|b| Digest::of(bytemuck::cast_slice(&b[span.range()])))
+        });
+        Digest::of_all(parts)
+    }
+
+    /// Names and shapes of the state's tensors, in the order of [`Device::tensor`].
+    #[must_use]
+    pub fn tensors(&self) -> Vec<TensorExport> {
+        let names = self.optimizer.state_names();
+        let one = |p: &ParamSpec| {
+            let masters = std::iter::once(p.name.clone());
+            let all = masters.chain(names.iter().map(|n| format!("{}.{n}", p.name)));
+            all.map(|name| TensorExport { name, shape: p.shape.clone() }).collect::<Vec<_>>()
+        };
+        self.model.params.iter().flat_map(one).collect()
+    }
+
+    /// The values of tensor `index` of [`Device::tensors`].
+    #[must_use]
+    pub fn tensor(&self, index: usize) -> &[f32] {
+        let per_param = 1 + self.optimizer.state_names().len();
+        let param = self.params.param(self.model.params[index / per_param].id);
+        match index % per_param {
+            0 => &param.master,
+            state => &param.states[state - 1],
+        }
+    }
+
+    /// Takes the state after `step` from named fp32 tensors.
+    ///
+    /// # Errors
+    /// Names the first tensor that is missing or of another shape or dtype; the state is then mixed,
+    /// and the device must not be used.
+    pub fn restore(
+        &mut self,
+        source: &dyn TensorSource,
+        step: Step,
+        updates: u64,
+    ) -> Result<(), String> {
+        let per_param = 1 + self.optimizer.state_names().len();
+        for (index, export) in self.tensors().into_iter().enumerate() {
+            let id = self.model.params[index / per_param].id;
+            let param = self.params.param_mut(id);
+            let to: &mut [f32] = match index % per_param {
+                0 => &mut param.master,
+                state => &mut param.states[state - 1],
+            };
+            copy_tensor(source, &export, to)?;
+        }
+        self.params.refresh_working();
+        self.states.fill(step);
+        self.updates = updates;
+        self.at = Attempt { step, number: 0 };
+        Ok(())
+    }
+
+    /// Takes only the masters, in any floating dtype: a run that starts from given weights.
+    ///
+    /// # Errors
+    /// As [`Device::restore`].
+    pub fn load_weights(&mut self, weights: Vec<Vec<f32>>) -> Result<(), String> {
+        if weights.len() != self.model.params.len() {
+            return Err("the weights are of another model".to_owned());
+        }
+        for (spec, values) in self.model.params.iter().zip(weights) {
+            let master = &mut self.params.param_mut(spec.id).master;
+            if values.len() != master.len() {
+                return Err(format!("{} has {} elements", spec.name, values.len()));
+            }
+            master.copy_from_slice(&values);
+        }
+        self.params.refresh_working();
+        Ok(())
+    }
+}
+
+fn copy_tensor(
+    source: &dyn TensorSource,
+    export: &TensorExport,
+    to: &mut [f32],
+) -> Result<(), String> {
+    let name = &export.name;
+    let tensor = source.tensor(name).ok_or_else(|| format!("tensor {name} is missing"))?;
+    if tensor.dtype != DType::F32 || tensor.shape != export.shape {
+        let (dtype, shape) = (tensor.dtype, tensor.shape);
+        return Err(format!("tensor {name} is {dtype} {shape:?}, expected f32 {:?}", export.shape));
+    }
+    for (to, from) in to.iter_mut().zip(tensor.bytes.chunks_exact(4)) {
+        *to = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
+    }
+    Ok(())
+}
+
+/// Fills a parameter as its spec says. Normal values are Box and Muller's, from a counter generator
+/// keyed by (seed, parameter, element), with `libm`'s functions in f64.
+fn draw(spec: &ParamSpec, seed: u64, values: &mut [f32]) {
+    match spec.init {
+        Init::Zeros => values.fill(0.0),
+        Init::Ones => values.fill(1.0),
+        Init::Normal { std } => {
+            let rng = CounterRng::new(seed).fork(0x696e_6974).fork(u64::from(spec.id.0));
+            for (pair, values) in values.chunks_mut(2).enumerate() {
+                let u = 1.0 - rng.uniform(2 * pair as u64);
+                let angle = 2.0 * std::f64::consts::PI * rng.uniform(2 * pair as u64 + 1);
+                let radius = f64::from(std) * libm::sqrt(-2.0 * libm::log(u));
+                let both = [radius * libm::cos(angle), radius * libm::sin(angle)];
+                values.iter_mut().zip(both).for_each(|(v, x)| *v = x as f32);
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! How a model's parameters are cut into chunks, and which blocks read which chunks.
+
+use planaria_base::{BlockId, ChunkId, ChunkTable, ParamId};
+use planaria_models::block::Model;
+
+/// A model's chunks, grouped by block.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Every element of every parameter, once.
+    pub table: ChunkTable,
+    /// By block, the loss block last: the parameters whose last emission is in its backward.
+    pub groups: Vec<Vec<ParamId>>,
+    /// By block, the loss block last: the chunks whose sums are complete once its backward is.
+    pub group_chunks: Vec<Vec<ChunkId>>,
+    /// By block, the loss block last: the chunks that it reads.
+    pub block_chunks: Vec<Vec<ChunkId>>,
+}
+
+impl Layout {
+    /// Cuts a model into chunks of at most `chunk_elements`.
+    ///
+    /// A parameter belongs to the group of the block whose backward emits into it last: the first
+    /// block that reads it, since backward runs from the loss block down.
+    ///
+    /// # Panics
+    /// If a parameter is read by no block.
+    #[must_use]
+    pub fn of(model: &Model, chunk_elements: u64) -> Layout {
+        let readers: Vec<&[ParamId]> = model
+            .blocks
+            .iter()
+            .map(|b| b.params())
+            .chain(std::iter::once(model.head.params()))
+            .collect();
+        let first_reader = |param: &ParamId| readers.iter().position(|r| r.contains(param));
+        let groups: Vec<Vec<ParamId>> = (0..readers.len())
+            .map(|b| {
+                let ids = model.params.iter().map(|p| p.id);
+                ids.filter(|id| first_reader(id) == Some(b)).collect()
+            })
+            .collect();
+        let sizes: Vec<u64> = model.params.iter().map(|p| p.elements() as u64).collect();
+        let table = ChunkTable::cut(&sizes, &groups, chunk_elements);
+        let chunks_of = |params: &[ParamId]| -> Vec<ChunkId> {
+            let holds =
+                |c: &&planaria_base::Chunk| c.spans.iter().any(|s| params.contains(&s.param));
+            table.chunks.iter().filter(holds).map(|c| c.id).collect()
+        };
+        Layout {
+            group_chunks: groups.iter().map(|g| chunks_of(g)).collect(),
+            block_chunks: readers.iter().map(|r| chunks_of(r)).collect(),
+            groups,
+            table,
+        }
+    }
+
+    /// The chunks of a block's group.
+    #[must_use]
+    pub fn group(&self, block: BlockId) -> &[ChunkId] {
+        &self.group_chunks[block.index()]
+    }
+}
