@@ -1,0 +1,168 @@
+//! Text to tokens: gathers what the configuration names, once, and keeps the token file in the run's
+//! folder.
+
+#![allow(clippy::disallowed_methods, reason = "cargo's home is found through the environment")]
+
+use crate::output::Usage;
+use anyhow::Context;
+use planaria_actors::data::LeafSource;
+use planaria_base::Digest;
+use planaria_config::plan::{DataPlan, TextSource, TokenizerPlan};
+use planaria_models::tokenizers::Tokenizer;
+use planaria_storage::corpus;
+use planaria_storage::tokens::{TokenFile, TokenWriter, Windows};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes of text at most, where the configuration names no limit.
+const DEFAULT_LIMIT: u64 = 1 << 30;
+
+/// A run's data.
+pub(crate) struct Data {
+    /// Digest of the token stream.
+    pub(crate) digest: Digest,
+    /// How the text was tokenized; `None` for token files without one.
+    pub(crate) tokenizer: Option<Tokenizer>,
+    /// Ids are below this.
+    pub(crate) vocab: usize,
+    /// Training samples.
+    pub(crate) train: Samples,
+    /// Validation samples, if any are kept.
+    pub(crate) validation: Option<Arc<dyn LeafSource>>,
+    /// For people: where the text came from.
+    pub(crate) note: String,
+}
+
+/// Windows of a token file as samples.
+pub(crate) struct Samples(Windows);
+
+impl LeafSource for Samples {
+    fn samples(&self) -> u64 {
+        self.0.samples()
+    }
+
+    fn load(&self, sample: u64, tokens: &mut [u32], labels: &mut [i32]) -> Result<(), String> {
+        self.0.load(sample, tokens, labels);
+        Ok(())
+    }
+}
+
+/// Gathers the data of a run.
+///
+/// # Errors
+/// Names the file or key that is wrong.
+pub(crate) fn prepare(
+    plan: &DataPlan,
+    run_dir: &Path,
+    model_folder: Option<&Path>,
+) -> anyhow::Result<Data> {
+    let (file, tokenizer, note) = match plan.tokens.as_slice() {
+        [] => tokenize(plan, run_dir, model_folder)?,
+        [path] => (TokenFile::open(Path::new(path))?, None, path.clone()),
+        _ => {
+            return Err(Usage("several token files are understood but not built yet".into()).into());
+        }
+    };
+    if let Some(want) = &plan.fingerprint
+        && *want != file.digest.to_string()
+    {
+        let found = file.digest;
+        anyhow::bail!("the data's fingerprint is {found}, the configuration wants {want}");
+    }
+    let kept = (file.count as f64 * plan.validation_fraction) as u64;
+    let cut = file.count - kept;
+    let length = plan.sequence_length as usize;
+    let train = Samples(file.windows((0, cut), length)?);
+    let validation = if kept == 0 {
+        None
+    } else {
+        let samples = Samples(file.windows((cut, file.count), length)?);
+        Some(Arc::new(samples) as Arc<dyn LeafSource>)
+    };
+    let (digest, vocab) = (file.digest, file.vocab as usize);
+    Ok(Data { digest, tokenizer, vocab, train, validation, note })
+}
+
+fn tokenize(
+    plan: &DataPlan,
+    run_dir: &Path,
+    model_folder: Option<&Path>,
+) -> anyhow::Result<(TokenFile, Option<Tokenizer>, String)> {
+    let limit = plan.max_bytes.unwrap_or(DEFAULT_LIMIT);
+    let (files, note) = gather(&plan.text)?;
+    let tokenizer = tokenizer(plan, &files, limit, model_folder)?;
+    let key = Digest::of(format!("{note}\n{limit}\n{}", tokenizer.fingerprint()).as_bytes());
+    let path = run_dir.join("data").join(format!("{}.tokens", key.short()));
+    // An earlier run's file is taken as it is: the spec holds its digest, so a resumed run cannot
+    // see other data.
+    if let Ok(file) = TokenFile::open(&path) {
+        return Ok((file, Some(tokenizer), note));
+    }
+    let mut writer = TokenWriter::create(&path, tokenizer.vocab() as u64)?;
+    let total = corpus::read::<anyhow::Error>(&files, limit, |path, text| {
+        let ids = tokenizer.encode(text).with_context(|| path.display().to_string())?;
+        Ok(writer.push(&ids)?)
+    })?;
+    anyhow::ensure!(total > 0, "{note}: no text (.rs, .md or .txt) is there");
+    Ok((writer.finish()?, Some(tokenizer), note))
+}
+
+fn gather(sources: &[TextSource]) -> anyhow::Result<(Vec<PathBuf>, String)> {
+    let (mut files, mut notes) = (Vec::new(), Vec::new());
+    for source in sources {
+        let root = match source {
+            TextSource::Registry => registry(),
+            TextSource::Pattern(pattern) if pattern.contains(['*', '?', '[']) => {
+                let reason = format!(
+                    "data.text {pattern}: patterns are understood but not built yet; name a file or a folder"
+                );
+                return Err(Usage(reason).into());
+            }
+            TextSource::Pattern(path) => PathBuf::from(path),
+        };
+        let found = corpus::walk(&root).with_context(|| format!("data.text {}", root.display()))?;
+        notes.push(format!("{} files of {}", found.len(), root.display()));
+        files.extend(found);
+    }
+    Ok((files, notes.join(", ")))
+}
+
+/// Cargo's registry sources, or the working folder where there are none.
+fn registry() -> PathBuf {
+    let home = std::env::var("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|_| std::env::var("HOME").map(|home| PathBuf::from(home).join(".cargo")));
+    home.ok().and_then(|home| corpus::registry(&home)).unwrap_or_else(|| PathBuf::from("."))
+}
+
+fn tokenizer(
+    plan: &DataPlan,
+    files: &[PathBuf],
+    limit: u64,
+    model_folder: Option<&Path>,
+) -> anyhow::Result<Tokenizer> {
+    match &plan.tokenizer {
+        TokenizerPlan::Byte => Ok(Tokenizer::Byte),
+        TokenizerPlan::Char => {
+            let mut text = Vec::new();
+            corpus::read::<anyhow::Error>(files, limit, |_, part| {
+                text.extend_from_slice(part);
+                Ok(())
+            })?;
+            let text = String::from_utf8(text)
+                .map_err(|e| anyhow::anyhow!("the text is not UTF-8: {}", e.utf8_error()))?;
+            Ok(Tokenizer::characters_of(&text))
+        }
+        TokenizerPlan::File(path) => Ok(Tokenizer::from_file(Path::new(path))?),
+        TokenizerPlan::FromModel => match model_folder {
+            Some(folder) => Ok(Tokenizer::from_file(&folder.join("tokenizer.json"))?),
+            None => Err(Usage("the model names no folder with a tokenizer".into()).into()),
+        },
+        TokenizerPlan::Gpt2 => Err(Usage(
+            "tokenizer gpt2 is understood but not built yet: name the path of a GPT-2 tokenizer.json"
+                .into(),
+        )
+        .into()),
+        TokenizerPlan::None => Err(Usage("text needs a tokenizer".into()).into()),
+    }
+}

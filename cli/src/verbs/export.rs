@@ -1,0 +1,98 @@
+//! `planaria export`: a checkpoint as a Hugging Face folder.
+
+use crate::folder;
+use crate::output::{self, Done, Usage};
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use planaria_base::DType;
+use planaria_models::hf;
+use planaria_models::tokenizers::TokenizerSpec;
+use planaria_storage::safetensors::{self, TensorInfo};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Write a model as a Hugging Face folder that transformers loads.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  planaria export runs/quickstart exported\n  python -c \"import transformers; transformers.AutoModelForCausalLM.from_pretrained('exported')\""
+)]
+pub(crate) struct Export {
+    /// A checkpoint, a run's folder, or a Hugging Face folder
+    model: PathBuf,
+    /// The folder to make
+    out: PathBuf,
+    /// How the weights are stored
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    dtype: Dtype,
+    /// End with one JSON object: path, tensors, bytes
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Dtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Export {
+    /// Runs the verb.
+    pub(crate) fn run(self) -> anyhow::Result<Done> {
+        if self.out.exists() {
+            return Err(Usage(format!("{} is there already", self.out.display())).into());
+        }
+        let folder = folder::open(&self.model)?;
+        let dtype = match self.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::Bf16 => DType::Bf16,
+            Dtype::F16 => DType::F16,
+        };
+        std::fs::create_dir_all(&self.out).with_context(|| self.out.display().to_string())?;
+        let model = folder.spec.build();
+        let info = |p: &planaria_models::block::ParamSpec| TensorInfo {
+            name: p.name.clone(),
+            dtype,
+            shape: p.shape.clone(),
+        };
+        let tensors: Vec<TensorInfo> = model.params.iter().map(info).collect();
+        let path = self.out.join("model.safetensors");
+        let mut unfit = Vec::new();
+        let (_, bytes) = safetensors::write(&path, &tensors, |i, out| {
+            let values = &folder.weights[i];
+            let mut bytes = vec![0; values.len() * dtype.bytes()];
+            match hf::encode(values, dtype, &mut bytes) {
+                0 => {}
+                count => unfit.push(format!("{}: {count}", tensors[i].name)),
+            }
+            out.write_all(&bytes)
+        })
+        .with_context(|| path.display().to_string())?;
+        if !unfit.is_empty() {
+            let _ = std::fs::remove_dir_all(&self.out);
+            anyhow::bail!(
+                "values too large for {dtype} (they would be infinite): {}; use --dtype bf16 or f32",
+                unfit.join(", ")
+            );
+        }
+        let config = serde_json::to_vec_pretty(&hf::write_config(&folder.spec, dtype))?;
+        planaria_storage::atomic::write_file(&self.out.join("config.json"), &config)?;
+        if let Some(TokenizerSpec::HuggingFace { json }) = folder.tokenizer.map(|t| t.spec()) {
+            planaria_storage::atomic::write_file(
+                &self.out.join("tokenizer.json"),
+                json.as_bytes(),
+            )?;
+        }
+        if self.json {
+            let path = self.out.display().to_string();
+            output::json(&json!({ "path": path, "tensors": tensors.len(), "bytes": bytes }));
+        } else {
+            output::line(&format!(
+                "{}: {} tensors, {bytes} bytes",
+                self.out.display(),
+                tensors.len()
+            ));
+        }
+        Ok(Done::All)
+    }
+}

@@ -1,0 +1,8 @@
+//! One file a verb.
+
+pub(crate) mod bench;
+pub(crate) mod config;
+pub(crate) mod export;
+pub(crate) mod generate;
+pub(crate) mod inspect;
+pub(crate) mod train;

@@ -1,0 +1,122 @@
+//! The binary as a person runs it: train, kill, resume, generate, export, inspect; bad input.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const CONFIG: &str = r#"{
+  "train_batch_size": 4,
+  "train_micro_batch_size_per_gpu": 2,
+  "optimizer": { "type": "AdamW", "params": { "lr": 1e-3 } },
+  "gradient_clipping": 1.0,
+  "steps_per_print": 1,
+  "planaria": {
+    "model": { "family": "gpt2", "layers": 2, "width": 32, "heads": 2, "max_length": 32 },
+    "data": { "text": "TEXT", "tokenizer": "byte", "validation_fraction": 0.1 },
+    "run": { "dir": "DIR", "steps": 20, "eval_every": 0, "checkpoint_every": 5 }
+  }
+}"#;
+
+fn planaria(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_planaria")).args(args).output().expect("the binary runs")
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).unwrap_or_else(|e| {
+        panic!("{e}: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+    })
+}
+
+/// Writes a config whose run lies in `name`; returns its path.
+fn config(dir: &Path, name: &str) -> String {
+    let text = dir.join("text.txt");
+    let words = "the worm is cut and the worm grows again; ".repeat(300);
+    std::fs::write(&text, words).expect("written");
+    let run = dir.join(name);
+    let filled = CONFIG
+        .replace("TEXT", &text.display().to_string())
+        .replace("DIR", &run.display().to_string());
+    let path = dir.join(format!("{name}.json"));
+    std::fs::write(&path, filled).expect("written");
+    path.display().to_string()
+}
+
+/// Twenty steps, and ten steps, kill -9, resume, ten steps: one hash. Then the model generates, is
+/// exported, read back and inspected.
+#[test]
+fn a_killed_run_resumes_to_the_same_hash() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let whole = json(&planaria(&["train", &config(dir.path(), "whole"), "--json"]));
+    assert_eq!(whole["steps"], 20);
+    assert!(whole["val_loss"].as_f64().is_some_and(|l| l > 0.0 && l < 6.0));
+
+    let path = config(dir.path(), "killed");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_planaria"))
+        .args(["train", &path])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    // The pipe stays open until the child is dead: nothing but the signal ends it.
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let reached = stderr.by_ref().map_while(Result::ok).any(|l| l.contains("12/20"));
+    assert!(reached, "the run reaches step 12");
+    child.kill().expect("killed");
+    let status = child.wait().expect("gone");
+    assert_eq!(status.signal(), Some(9), "killed by the signal, by nothing else");
+    drop(stderr);
+    let resumed = json(&planaria(&["train", &path, "--resume", "--json"]));
+    assert_eq!(resumed["state_hash"], whole["state_hash"]);
+    assert_eq!(resumed["steps"], 20);
+
+    let run = dir.path().join("killed").display().to_string();
+    let args =
+        ["generate", &run, "--prompt", "the worm", "--tokens", "8", "--temperature", "0", "--json"];
+    let generated = json(&planaria(&args));
+    assert_eq!(generated["ids"].as_array().map(Vec::len), Some(8));
+    let out = dir.path().join("hf").display().to_string();
+    let exported = json(&planaria(&["export", &run, &out, "--json"]));
+    assert!(exported["bytes"].as_u64().is_some_and(|b| b > 1000));
+    let args = [
+        "generate",
+        &out,
+        "--prompt-ids",
+        "116,104,101",
+        "--tokens",
+        "8",
+        "--temperature",
+        "0",
+        "--json",
+    ];
+    assert_eq!(json(&planaria(&args))["ids"].as_array().map(Vec::len), Some(8));
+    let checkpoint = resumed["checkpoint"].as_str().expect("a path");
+    let inspected = json(&planaria(&["inspect", checkpoint, "--json"]));
+    assert_eq!(inspected["state_hash"], whole["state_hash"]);
+    assert_eq!(inspected["step"], 20);
+}
+
+/// Bad input is one clear message, and the exit code says whose fault it is.
+#[test]
+fn bad_input_is_told_apart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = config(dir.path(), "run");
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["train", "no-such-file.json"], 2, "no-such-file.json"),
+        (&["train", &path, "--set", "gradient_cliping=1"], 2, "gradient_clipping"),
+        (&["train", &path, "--set", "planaria.data.sequence_length=64"], 2, "32"),
+        (&["train", &path, "--set", "planaria.data.text=no-such-folder"], 1, "no-such-folder"),
+        (&["train", &path, "--resume"], 1, "no good checkpoint"),
+        (&["generate", &path, "--prompt", "x"], 1, "neither a checkpoint"),
+        (&["frobnicate"], 2, "unrecognized subcommand"),
+    ];
+    for (args, code, text) in cases {
+        let output = planaria(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(text), "{args:?} should say {text}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
+}
