@@ -9,7 +9,7 @@ use planaria_models::generate::Decoder;
 use planaria_models::hf;
 use planaria_models::kernels::Isa;
 use planaria_models::tokenizers::{Tokenizer, TokenizerSpec};
-use planaria_storage::checkpoint::{Checkpoint, MANIFEST};
+use planaria_storage::checkpoint::{Checkpoint, Checkpoints, MANIFEST};
 use planaria_storage::safetensors::Folder;
 use std::path::{Path, PathBuf};
 
@@ -27,18 +27,28 @@ pub(crate) struct ModelFolder {
     pub(crate) notes: Vec<String>,
 }
 
-/// Opens a checkpoint or a Hugging Face folder.
+/// A run's folder stands for its newest good checkpoint; every other path for itself.
+///
+/// # Errors
+/// If the run has no good checkpoint.
+pub(crate) fn resolve(path: &Path) -> anyhow::Result<PathBuf> {
+    let checkpoints = path.join("checkpoints");
+    if checkpoints.is_dir() {
+        return Ok(Checkpoints::open(&checkpoints).newest_good()?.0.path);
+    }
+    Ok(path.to_owned())
+}
+
+/// Opens a checkpoint, a run's folder or a Hugging Face folder.
 ///
 /// # Errors
 /// Says what is missing or wrong.
 pub(crate) fn open(path: &Path) -> anyhow::Result<ModelFolder> {
+    let path = &resolve(path)?;
     if path.join(MANIFEST).is_file() {
         open_checkpoint(path)
     } else if path.join("config.json").is_file() {
         open_hugging_face(path)
-    } else if path.join("checkpoints").is_dir() {
-        let all = planaria_storage::checkpoint::Checkpoints::open(&path.join("checkpoints"));
-        open_checkpoint(&all.newest_good()?.0.path)
     } else {
         bail!(
             "{} is neither a checkpoint ({MANIFEST}) nor a Hugging Face folder (config.json)",

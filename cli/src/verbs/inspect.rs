@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Show shapes, dtypes, hash and counts of a checkpoint, a Hugging Face folder or a safetensors file.
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// A checkpoint, a Hugging Face folder, or a safetensors file
+    /// A checkpoint, a run's folder, a Hugging Face folder, or a safetensors file
     path: PathBuf,
     /// End with one JSON object: tensors, elements, state_hash, step
     #[arg(long)]
@@ -20,11 +20,12 @@ pub(crate) struct Inspect {
 impl Inspect {
     /// Runs the verb.
     pub(crate) fn run(self) -> anyhow::Result<Done> {
-        let tensors = folder::tensors(&self.path)?;
+        let path = folder::resolve(&self.path)?;
+        let tensors = folder::tensors(&path)?;
         let elements: usize = tensors.iter().map(|(_, _, s)| s.iter().product::<usize>()).sum();
-        let manifest = self.path.join(MANIFEST).is_file();
+        let manifest = path.join(MANIFEST).is_file();
         let manifest =
-            manifest.then(|| Checkpoint::open(&self.path, true)).transpose()?.map(|c| c.manifest);
+            manifest.then(|| Checkpoint::open(&path, true)).transpose()?.map(|c| c.manifest);
         if self.json {
             let list: Vec<_> = tensors
                 .iter()

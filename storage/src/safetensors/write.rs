@@ -59,10 +59,10 @@ pub fn write(
     Ok(written)
 }
 
-/// Like [`write`], to anything; flushing it to a device is the caller's part.
+/// Like [`write()`], to anything; flushing it to a device is the caller's part.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_to(
     to: &mut dyn Write,
     tensors: &[TensorInfo],
