@@ -113,6 +113,41 @@ simd_kernel!(
     /// Converts sums to fp32, rounding once.
     pub fn reduce(grid: Grid, sum: &[i64], gradient: &mut [f32]) = reduce_span);
 
+#[allow(clippy::extra_unused_type_parameters, reason = "the ISA is the parameter")]
+#[inline(always)]
+unsafe fn add_wide_span<S: Simd>(sum: &mut [i64], values: &[i64]) {
+    for (sum, &v) in sum.iter_mut().zip(values) {
+        *sum = sum.wrapping_add(v);
+    }
+}
+simd_kernel!(
+    /// Adds grid integers to grid integers.
+    pub fn add_wide(sum: &mut [i64], values: &[i64]) = add_wide_span);
+
+#[allow(clippy::extra_unused_type_parameters, reason = "the ISA is the parameter")]
+#[inline(always)]
+unsafe fn weigh_span<S: Simd>(first: u64, words: &[i64]) -> u64 {
+    let weighted = words.iter().zip(first..).map(|(&w, i)| (w as u64).wrapping_mul(2 * i + 1));
+    weighted.fold(0, u64::wrapping_add)
+}
+simd_kernel!(
+    /// Words weighted by 2i + 1 and added modulo 2^64, the first being number `first`.
+    pub fn weigh(first: u64, words: &[i64]) -> u64 = weigh_span);
+
+#[allow(clippy::extra_unused_type_parameters, reason = "the ISA is the parameter")]
+#[inline(always)]
+unsafe fn weigh_single_span<S: Simd>(grid: Grid, first: u64, values: &[f32]) -> u64 {
+    let scale = grid.scale();
+    let weighted = values
+        .iter()
+        .zip(first..)
+        .map(|(&v, i)| ((v * scale) as i64 as u64).wrapping_mul(2 * i + 1));
+    weighted.fold(0, u64::wrapping_add)
+}
+simd_kernel!(
+    /// [`weigh`] of the integers of values that are rounded to the grid.
+    pub fn weigh_single(grid: Grid, first: u64, values: &[f32]) -> u64 = weigh_single_span);
+
 /// [`round`] over all threads.
 pub fn round_parallel(kit: &Kit, grid: Grid, values: &mut [f32]) -> bool {
     let flagged = AtomicBool::new(false);

@@ -19,6 +19,7 @@ pub mod math;
 pub mod norm;
 pub mod optimizer;
 pub mod peak;
+pub mod piece;
 pub mod pool;
 pub mod rope;
 pub mod simd;
