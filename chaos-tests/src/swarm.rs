@@ -32,8 +32,9 @@ pub struct Outcome {
 #[must_use]
 pub fn toy_rule() -> StepRule {
     StepRule {
-        schedule: Arc::new(|update: u64| 1.0 / (update as f32 + 1.0)),
+        schedule: Arc::new(|update: u64| 1.0 / (update as f64 + 1.0)),
         clip: Some(1.0),
+        leaf_factor: 1.0,
         initial_scale: 65536.0,
         scale_window: 5,
         min_scale: 1.0,
@@ -48,6 +49,8 @@ pub fn toy_spec(leaves: u32, chunks: usize, replicas: usize, steps: u64) -> Spec
         run: RunId([7; 16]),
         leaves,
         chunks: vec![ChunkSpec { bytes: 100, sites: 1 }; chunks],
+        emission: Vec::new(),
+        eager_gather: true,
         replicas,
         checkpoint_every: 5,
         last_step: Step(steps),

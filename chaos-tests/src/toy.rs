@@ -107,7 +107,7 @@ impl Toy {
         if !decision.commit {
             return base.at(0);
         }
-        let scalars = u64::from(decision.clip) << 32 | u64::from(decision.rate);
+        let scalars = u64::from(decision.factor).rotate_left(32) ^ decision.rate;
         base.fork(gradient as u64).fork(scalars).at(decision.updates)
     }
 

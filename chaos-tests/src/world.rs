@@ -259,7 +259,13 @@ impl World {
     fn identity(&self, id: u64) -> Identity {
         let slot = &self.slots[id as usize];
         let incarnation = Incarnation((slot.life + 1) * LIFE);
-        Identity { node: NodeId(id), incarnation, host: slot.host, capacity: slot.capacity }
+        Identity {
+            node: NodeId(id),
+            incarnation,
+            host: slot.host,
+            at: None,
+            capacity: slot.capacity,
+        }
     }
 
     fn begin_life(&mut self, id: u64) {
@@ -353,7 +359,8 @@ impl World {
                 return;
             }
         }
-        if let (Some((log, state)), Event::Persisted { chunk, step }) = (done.written, &done.event)
+        if let (Some((log, state)), Event::Persisted { chunk, step, .. }) =
+            (done.written, &done.event)
         {
             self.disk.insert((*step, log, *chunk), state);
         }

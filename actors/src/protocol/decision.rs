@@ -10,11 +10,11 @@ use std::sync::Arc;
 /// The learning rate by number of committed updates; implemented over the run's schedule.
 pub trait Schedule: Send + Sync {
     /// The rate of update number `update`, counted from 1.
-    fn rate(&self, update: u64) -> f32;
+    fn rate(&self, update: u64) -> f64;
 }
 
-impl<F: Fn(u64) -> f32 + Send + Sync> Schedule for F {
-    fn rate(&self, update: u64) -> f32 {
+impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for F {
+    fn rate(&self, update: u64) -> f64 {
         self(update)
     }
 }
@@ -25,7 +25,9 @@ pub struct StepRule {
     /// Learning rate by update.
     pub schedule: Arc<dyn Schedule>,
     /// Clip the global gradient norm to this.
-    pub clip: Option<f32>,
+    pub clip: Option<f64>,
+    /// The power of two that a leaf's loss is multiplied by before backward.
+    pub leaf_factor: f64,
     /// The loss scale of the first step; 1 when there is none.
     pub initial_scale: f32,
     /// Good steps before the scale doubles; 0 keeps it fixed.
@@ -45,10 +47,11 @@ pub struct Decision {
     pub commit: bool,
     /// The global gradient norm after the division by labels, an f64.
     pub norm: u64,
-    /// What gradients are multiplied by for clipping, an f32.
-    pub clip: u32,
-    /// The learning rate, an f32.
-    pub rate: u32,
+    /// What the reduced gradient is multiplied by, an f32: 1 / (labels · leaf factor · loss scale),
+    /// and the clip factor.
+    pub factor: u32,
+    /// The learning rate, an f64.
+    pub rate: u64,
     /// The loss scale of the next step, an f32.
     pub scale: u32,
     /// Good steps since the scale last changed.
@@ -63,6 +66,8 @@ pub struct Decision {
     pub loss: i64,
     /// The commands taken so far.
     pub log: LogMark,
+    /// The run ends with this step, before the spec's last: a person asked for it.
+    pub ends: bool,
     /// Chunks with a flag, for the message when skips stop the run; eight at most.
     pub flagged: Vec<ChunkId>,
     /// Weights for the next lots. The only part that does not touch the numbers.
@@ -76,7 +81,8 @@ impl Decision {
     /// Whether two decisions do the same to the numbers.
     #[must_use]
     pub fn same_numbers(&self, other: &Decision) -> bool {
-        let with_weights = Decision { weights: self.weights.clone(), ..other.clone() };
+        let with_weights =
+            Decision { weights: self.weights.clone(), ends: self.ends, ..other.clone() };
         *self == with_weights
     }
 }
@@ -103,8 +109,9 @@ pub fn decide(step: Step, inputs: Inputs<'_>) -> Decision {
     let flags = records.iter().fold(Flags::default(), |f, r| f.or(r.flags));
     let labels: u64 = records.iter().map(|r| r.labels).sum();
     let scale = previous.map_or(rule.initial_scale, |d| f32::from_bits(d.scale));
-    let norm = sum_of_squares.sqrt() / labels.max(1) as f64;
-    let commit = !flags.any() && norm.is_finite();
+    let mean = 1.0 / (labels.max(1) as f64 * rule.leaf_factor * f64::from(scale));
+    let norm = sum_of_squares.sqrt() * mean;
+    let commit = !flags.any() && norm.is_finite() && labels > 0;
     let updates = previous.map_or(0, |d| d.updates) + u64::from(commit);
     let (scale, good_steps) = next_scale(rule, previous, scale, flags);
     let named = records.iter().enumerate().filter(|(_, r)| r.flags.any());
@@ -112,8 +119,8 @@ pub fn decide(step: Step, inputs: Inputs<'_>) -> Decision {
         step,
         commit,
         norm: norm.to_bits(),
-        clip: clip_factor(rule.clip, norm).to_bits(),
-        rate: (rule.schedule.rate(updates.max(1)) * log.rate_factor(step)).to_bits(),
+        factor: ((mean * clip_factor(rule.clip, norm)) as f32).to_bits(),
+        rate: (rule.schedule.rate(updates.max(1)) * f64::from(log.rate_factor(step))).to_bits(),
         scale: scale.to_bits(),
         good_steps,
         skips: if commit { 0 } else { previous.map_or(0, |d| d.skips) + 1 },
@@ -121,16 +128,15 @@ pub fn decide(step: Step, inputs: Inputs<'_>) -> Decision {
         labels,
         loss: records.iter().fold(0, |sum, r| sum.wrapping_add(r.loss)),
         log: log.mark(step),
+        ends: false,
         flagged: named.map(|(i, _)| ChunkId(i as u32)).take(Decision::FLAGGED).collect(),
         weights: Shared::new(weights),
     }
 }
 
-fn clip_factor(clip: Option<f32>, norm: f64) -> f32 {
-    match clip {
-        Some(limit) if norm > f64::from(limit) => (f64::from(limit) / norm) as f32,
-        _ => 1.0,
-    }
+/// PyTorch's `clip_grad_norm_`: `min(1, clip / (norm + 1e-6))`.
+fn clip_factor(clip: Option<f64>, norm: f64) -> f64 {
+    clip.map_or(1.0, |limit| (limit / (norm + 1e-6)).min(1.0))
 }
 
 /// Halves on elements that are not finite, doubles after a window of good steps; a value off the
@@ -161,8 +167,9 @@ mod tests {
 
     fn rule() -> StepRule {
         StepRule {
-            schedule: Arc::new(|update: u64| update as f32),
-            clip: Some(1.0),
+            schedule: Arc::new(|update: u64| update as f64),
+            clip: Some(1.0 / 1024.0),
+            leaf_factor: 1.0,
             initial_scale: 1024.0,
             scale_window: 2,
             min_scale: 1.0,
@@ -191,8 +198,9 @@ mod tests {
     #[test]
     fn norms_combine_and_clip() {
         let d = run(None, &[record(36.0, Flags::default()), record(64.0, Flags::default())]);
-        assert_eq!(f64::from_bits(d.norm), 2.5);
-        assert_eq!(f32::from_bits(d.clip), 0.4);
+        assert_eq!(f64::from_bits(d.norm), 2.5 / 1024.0);
+        let clipped = f32::from_bits(d.factor) * 10.0;
+        assert!((clipped - 1.0 / 1024.0).abs() < 1e-6, "{clipped}");
         assert!(d.commit && d.updates == 1 && d.labels == 4);
     }
 

@@ -61,6 +61,15 @@ pub enum Event {
         chunk: ChunkId,
         /// The state on disk is that after this step.
         step: Step,
+        /// Of the state.
+        hash: Digest,
+    },
+    /// The shell wants values of the state after this step.
+    Want {
+        /// Which step.
+        step: Step,
+        /// Which chunks.
+        chunks: Vec<ChunkId>,
     },
     /// A bulk link closed.
     LinkClosed(NodeId),
@@ -119,6 +128,8 @@ pub enum Effect {
         chunk: ChunkId,
         /// The step.
         step: Step,
+        /// Nobody else holds or copies the chunk: nobody will compare the record's digest.
+        alone: bool,
     },
     /// Keep the record that came with the frame.
     StoreRecord {
@@ -133,6 +144,9 @@ pub enum Effect {
         chunk: ChunkId,
         /// How.
         decision: Box<Decision>,
+        /// Nobody else holds or copies the chunk: nobody will compare the hash, and the state may
+        /// be changed in place.
+        alone: bool,
     },
     /// Hash state and record again and compare with what was agreed.
     Verify {
@@ -191,6 +205,8 @@ pub enum Effect {
     Publish {
         /// What to publish.
         decision: Box<Decision>,
+        /// By chunk: the hash of its state.
+        hashes: Vec<Digest>,
     },
     /// Close all bulk links of the old view; later ones belong to this view.
     Fence {

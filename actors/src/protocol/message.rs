@@ -164,7 +164,7 @@ pub enum Message {
     /// I computed my lot in this time.
     LotDone { step: Step, leaves: u32, micros: u64 },
     /// The chunk's state after this step is on disk.
-    Persisted { chunk: ChunkId, step: Step },
+    Persisted { chunk: ChunkId, step: Step, hash: Digest },
     /// All chunks' are.
     Checkpointed(Box<Durable>),
     /// The next command.

@@ -21,6 +21,11 @@ pub struct Spec {
     pub leaves: u32,
     /// By id.
     pub chunks: Vec<ChunkSpec>,
+    /// Every (chunk, site) in the order in which backward produces partials; empty: by chunk.
+    pub emission: Vec<(ChunkId, Site)>,
+    /// Whether every chunk's values are gathered as soon as a step begins (ZeRO 0 to 2), or only
+    /// those that the shell wants, when it wants them (ZeRO 3).
+    pub eager_gather: bool,
     /// Copies of each chunk's state, the owner's included.
     pub replicas: usize,
     /// Steps between checkpoints.
@@ -39,9 +44,14 @@ pub struct Spec {
 
 impl Spec {
     /// Every (chunk, site) in the order in which partials are produced.
-    pub fn parts(&self) -> impl Iterator<Item = (ChunkId, Site)> + '_ {
+    #[must_use]
+    pub fn parts(&self) -> Vec<(ChunkId, Site)> {
+        if !self.emission.is_empty() {
+            return self.emission.clone();
+        }
         let chunk_ids = (0..self.chunks.len() as u32).map(ChunkId);
-        chunk_ids.flat_map(|c| (0..self.chunks[c.index()].sites).map(move |s| (c, Site(s))))
+        let sites_of = |c: ChunkId| (0..self.chunks[c.index()].sites).map(move |s| (c, Site(s)));
+        chunk_ids.flat_map(sites_of).collect()
     }
 
     /// Partials of one lot that may be under way: at least one whole chunk's, or none would ever

@@ -7,6 +7,7 @@ use super::lots::Lot;
 use super::shared::Shared;
 use planaria_base::{Digest, Incarnation, NodeId, Step, ViewId};
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 
 /// A proposal's number; of two with the same number the higher candidate's is the later.
 #[derive(
@@ -39,6 +40,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// The machine it runs on.
     pub host: u64,
+    /// Where it listens; `None` in simulations.
+    pub at: Option<SocketAddr>,
     /// How much it can hold, relative to others.
     pub capacity: u64,
     /// Its age: the number of the first view it was in.

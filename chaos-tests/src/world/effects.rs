@@ -30,11 +30,11 @@ impl World {
                 self.see(Seen::Added { node: id, key, fresh });
             }
             Effect::ZeroSum { chunk } => self.slots[id as usize].shell.zero(chunk),
-            Effect::FixRecord { chunk, step } => self.fix(id, chunk, step),
+            Effect::FixRecord { chunk, step, .. } => self.fix(id, chunk, step),
             Effect::StoreRecord { chunk, record } => {
                 self.slots[id as usize].shell.store_record(chunk, record.step, load);
             }
-            Effect::Update { chunk, decision } => self.update(id, chunk, &decision),
+            Effect::Update { chunk, decision, .. } => self.update(id, chunk, &decision),
             Effect::Verify { chunk } => {
                 self.see(Seen::Caught { node: id });
                 let intact = self.slots[id as usize].shell.verify(chunk);
@@ -72,14 +72,15 @@ impl World {
                 let state = self.slots[id as usize].shell.states.get(&chunk).copied();
                 if let Some((_, state)) = state.filter(|s| s.0 == step) {
                     let wait = DISK_WORK + self.draw.between(0, DISK_WORK);
-                    let event = Event::Persisted { chunk, step };
+                    let hash = self.toy.hash(state);
+                    let event = Event::Persisted { chunk, step, hash };
                     let life = self.slots[id as usize].life;
                     let written = Some((log.hash, state));
                     let done = Done { life, void: None, lots: None, compute: None, written, event };
                     self.schedule(self.now + wait, Item::Done(id, done));
                 }
             }
-            Effect::Publish { decision } => {
+            Effect::Publish { decision, .. } => {
                 let (step, log) = (decision.step, decision.log.hash);
                 let mut chunks = (0..self.spec.chunks.len() as u32).map(ChunkId);
                 let missing = chunks.find(|c| !self.disk.contains_key(&(step, log, *c)));

@@ -130,15 +130,16 @@ fn a_promoted_side_takes_commands_and_wins() {
     assert!(world.running().all(|(_, n)| n.log().entries().len() == 2), "promotion and command");
 }
 
-/// `stop` ends the run at every node.
+/// `stop` ends the run at the end of a step, at every node, and that step is durable.
 #[test]
-fn stop_stops_everyone() {
+fn stop_stops_everyone_at_a_durable_step() {
     let mut world = ring(4, 2);
-    world.may_halt = true;
     world.handle(2, Event::Ask(Request::Stop), Load::None);
-    world.run_until(world.now + 200_000);
-    let halted = |n: &Node| matches!(n.stopped(), Some(Stop::Halted(_)));
-    assert!(world.running().all(|(_, n)| halted(n)));
+    world.run_until(world.now + 1_000_000);
+    let ends: Vec<Step> = world.running().map(|(_, n)| n.last_step()).collect();
+    assert!(ends.iter().all(|&e| e == ends[0] && e < toy_spec(4, 2, 1, 60).last_step), "{ends:?}");
+    assert!(world.running().all(|(_, n)| n.step().0 == ends[0].0 + 1));
+    assert!(world.running().all(|(_, n)| n.durable().step == ends[0]));
 }
 
 /// Eight skips in a row stop the run and name the chunks.

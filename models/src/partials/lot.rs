@@ -96,8 +96,7 @@ impl LotSums {
             Values::Wide(_) => Form::Wide,
             Values::Rows(rows) => Form::Rows { runs: rows.runs.len() as u32 / 2 },
         };
-        let checksum =
-            checked.then(|| super::sum::checksum_of(self.isa, values.view(), place));
+        let checksum = checked.then(|| super::sum::checksum_of(self.isa, values.view(), place));
         let (labels, loss) = if carries_loss { (self.stats.labels, self.loss) } else { (0, 0) };
         Partial {
             lanes: Lanes { form, tags: sum.tags, labels, loss, flags: sum.flags, checksum },

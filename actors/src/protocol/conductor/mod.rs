@@ -12,7 +12,7 @@ use super::message::Message;
 use super::record::Record;
 use super::spec::Mutation;
 use super::view::{Durable, View};
-use planaria_base::{ChunkId, NodeId, Step};
+use planaria_base::{ChunkId, Digest, NodeId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Weight of a member that reported no speed yet.
@@ -29,7 +29,9 @@ pub struct Conductor {
     pub caught_up: BTreeSet<(ChunkId, NodeId)>,
     /// Members whose Installed is missing.
     pub uninstalled: BTreeSet<NodeId>,
-    persisted: BTreeMap<Step, BTreeSet<ChunkId>>,
+    persisted: BTreeMap<Step, BTreeMap<ChunkId, Digest>>,
+    /// A person asked to stop: the next decision is the last.
+    pub stops: bool,
     pending: commands::Pending,
     asked_at: u64,
 }
@@ -57,7 +59,7 @@ impl Conductor {
     /// takes is known to all.
     pub fn try_decide(&mut self, scene: Scene<'_>, log: &CommandLog) -> Option<Decision> {
         let step = scene.step;
-        let complete = self.finals.len() == scene.spec.chunks.len() && step <= scene.spec.last_step;
+        let complete = self.finals.len() == scene.spec.chunks.len() && step <= scene.last_step;
         if !complete || !self.pending.is_clear_up_to(step) {
             return None;
         }
@@ -67,7 +69,8 @@ impl Conductor {
         let weights = self.weights(scene);
         let records = if arrived { &self.arrival } else { &in_order };
         let inputs = Inputs { rule: &scene.spec.rule, previous, records, log, weights };
-        let decision = decide(step, inputs);
+        let mut decision = decide(step, inputs);
+        decision.ends = std::mem::take(&mut self.stops);
         self.next_step();
         Some(decision)
     }
@@ -109,7 +112,7 @@ impl Conductor {
             self.asked_at = scene.now;
         }
         let overdue = scene.now >= self.asked_at + 2 * scene.spec.timing.retry;
-        if !overdue || scene.step > scene.spec.last_step {
+        if !overdue || scene.step > scene.last_step {
             return;
         }
         self.asked_at = scene.now;
@@ -125,20 +128,20 @@ impl Conductor {
     /// A chunk's state is on disk; the last one makes the step durable.
     pub fn on_persisted(
         &mut self,
-        chunk: ChunkId,
-        step: Step,
+        (chunk, step, hash): (ChunkId, Step, Digest),
         scene: Scene<'_>,
-    ) -> Option<Durable> {
+    ) -> Option<(Durable, Vec<Digest>)> {
         let written = self.persisted.entry(step).or_default();
-        written.insert(chunk);
+        written.insert(chunk, hash);
         let needed =
             if scene.spec.has_bug(Mutation::DurableTooEarly) { 1 } else { scene.spec.chunks.len() };
         if written.len() < needed {
             return None;
         }
         let decision = scene.decisions.get(&step)?.clone();
+        let hashes = written.values().copied().collect();
         self.persisted = self.persisted.split_off(&Step(step.0 + 1));
-        Some(Durable { step, decision: Some(decision) })
+        Some((Durable { step, decision: Some(decision) }, hashes))
     }
 
     /// Entries in its tables.

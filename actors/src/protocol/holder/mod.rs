@@ -94,6 +94,8 @@ pub struct Scene<'a> {
     pub now: u64,
     /// The run spec.
     pub spec: &'a super::spec::Spec,
+    /// The run ends after this step: the spec's last, or earlier if it was asked to stop.
+    pub last_step: Step,
     /// The step in flight.
     pub step: Step,
     /// Everyone in the view.
@@ -287,6 +289,11 @@ impl Holder {
     #[must_use]
     pub fn is_replicated(&self) -> bool {
         !self.peers.is_empty()
+    }
+
+    /// Nobody else holds or copies the chunk.
+    fn is_alone(&self) -> bool {
+        self.peers.is_empty() && self.learners.is_empty()
     }
 
     /// Entries in this chunk's tables.

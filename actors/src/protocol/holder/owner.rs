@@ -56,12 +56,13 @@ impl Holder {
     pub(super) fn try_fix(&mut self, post: &mut Post) {
         let chunk = self.chunk;
         let state = self.state.map(|m| m.step.0);
+        let alone = self.is_alone();
         let Some(sum) = self.sum.as_mut().filter(|s| !s.fixing && s.leaves.is_full()) else {
             return;
         };
         if state == Some(sum.step.0 - 1) {
             sum.fixing = true;
-            post.emit(Effect::FixRecord { chunk, step: sum.step });
+            post.emit(Effect::FixRecord { chunk, step: sum.step, alone });
         }
     }
 

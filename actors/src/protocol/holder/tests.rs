@@ -29,6 +29,7 @@ struct Bench {
 impl Bench {
     fn new(me: u64, state: u64) -> Bench {
         let member = |n| Member {
+            at: None,
             node: NodeId(n),
             incarnation: Incarnation(1),
             host: n,
@@ -58,6 +59,7 @@ impl Bench {
 
     fn act(&mut self, act: impl FnOnce(&mut Holder, Scene<'_>, &mut Post)) -> Vec<Effect> {
         let scene = Scene {
+            last_step: self.spec.last_step,
             now: self.now,
             spec: &self.spec,
             step: self.step,
@@ -142,7 +144,7 @@ fn a_full_sum_is_checked_then_fixed() {
         0
     );
     let full = bench.partial(3, 1);
-    assert!(full.contains(&Effect::FixRecord { chunk: CHUNK, step: Step(5) }));
+    assert!(full.contains(&Effect::FixRecord { chunk: CHUNK, step: Step(5), alone: false }));
     let wrong = bench.act(|h, scene, post| h.on_fixed(Step(5), None, scene, post));
     assert!(wrong.contains(&Effect::ZeroSum { chunk: CHUNK }));
     assert!(sent(&wrong).iter().all(|m| matches!(m.1, Message::Again { .. })));
@@ -161,7 +163,7 @@ fn a_record_waits_for_the_state_before_it() {
     assert!(!full.iter().any(|e| matches!(e, Effect::FixRecord { .. })));
     bench.holder.state = Some(mark(4, 0));
     let next = bench.act(|h, scene, post| h.advance(scene, post));
-    assert!(next.contains(&Effect::FixRecord { chunk: CHUNK, step: Step(5) }));
+    assert!(next.contains(&Effect::FixRecord { chunk: CHUNK, step: Step(5), alone: false }));
 }
 
 /// Rule 3: Final only when all replicas said Held; the learner's word does not count.

@@ -24,7 +24,7 @@ impl Holder {
         self.update =
             Some(Update { step: record.step, hash: None, tries: 0, verifying: false, sent_at: 0 });
         let decision = Box::new(decision.clone());
-        post.emit(Effect::Update { chunk: self.chunk, decision });
+        post.emit(Effect::Update { chunk: self.chunk, decision, alone: self.is_alone() });
     }
 
     /// The holders change while an update is not compared: whoever could have shown that ours is
@@ -144,7 +144,7 @@ impl Holder {
             post.send_all(scene.everyone(), &Message::Halt { reason });
         } else if let Some(decision) = scene.decisions.get(&step) {
             let decision = Box::new(decision.clone());
-            post.emit(Effect::Update { chunk: self.chunk, decision });
+            post.emit(Effect::Update { chunk: self.chunk, decision, alone: self.is_alone() });
         }
         false
     }
@@ -159,7 +159,7 @@ impl Holder {
         }
         post.emit(Effect::Swap { chunk, step: mark.step });
         let every = scene.spec.checkpoint_every.max(1);
-        let due = mark.step.0.is_multiple_of(every) || mark.step == scene.spec.last_step;
+        let due = mark.step.0.is_multiple_of(every) || mark.step == scene.last_step;
         if self.role == Role::Owner && due {
             let log = scene.decisions.get(&mark.step).map_or_else(Default::default, |d| d.log);
             post.emit(Effect::Persist { chunk, step: mark.step, log });

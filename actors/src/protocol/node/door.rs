@@ -26,7 +26,7 @@ impl Node {
 
     /// A view of ourselves alone, loaded from the durable state.
     fn found(&mut self) {
-        let Identity { node, incarnation, host, capacity } = self.identity;
+        let Identity { node, incarnation, host, at, capacity } = self.identity;
         let ballot = Ballot { number: ViewId(1), candidate: node };
         let since = ballot.number;
         let step = Step(self.durable.step.0 + 1);
@@ -34,7 +34,7 @@ impl Node {
         let view = View {
             ballot,
             ancestry: Vec::new(),
-            members: vec![Member { node, incarnation, host, capacity, since, draining: false }],
+            members: vec![Member { node, incarnation, host, at, capacity, since, draining: false }],
             seats: vec![seat; self.spec.chunks.len()],
             step,
             decision: self.durable.decision.clone(),
@@ -88,7 +88,7 @@ impl Node {
     }
 
     fn step_is_slow(&self) -> bool {
-        let over = self.step > self.spec.last_step;
+        let over = self.step > self.last_step();
         over || self.now >= self.door.boundary_at + self.spec.timing.hello
     }
 
@@ -108,9 +108,9 @@ impl Node {
         self.door.next_ask = self.now + 2 * self.spec.timing.retry;
         let to = self.door.contacts[self.door.asked % self.door.contacts.len()];
         self.door.asked += 1;
-        let Identity { node, incarnation, host, capacity } = self.identity;
+        let Identity { node, incarnation, host, at, capacity } = self.identity;
         let member =
-            Member { node, incarnation, host, capacity, since: ViewId(0), draining: false };
+            Member { node, incarnation, host, at, capacity, since: ViewId(0), draining: false };
         self.post.send(to, Message::Join { member });
     }
 
@@ -210,7 +210,7 @@ impl Node {
         } else {
             view.view.lots.iter().any(|l| l.node == node)
         };
-        !works || self.step > self.spec.last_step
+        !works || self.step > self.last_step()
     }
 
     /// Lets those go who have nothing left to do; the conductor asks its successor.
@@ -218,7 +218,7 @@ impl Node {
         for node in self.door.draining.clone() {
             if self.leaves_now(node) {
                 self.accuse(node, Evidence::Left);
-            } else if self.step > self.spec.last_step && self.changes_for(node) {
+            } else if self.step > self.last_step() && self.changes_for(node) {
                 self.want_view();
             }
         }
@@ -252,7 +252,7 @@ impl Node {
         let wanted: BTreeSet<_> = view.view.seats.iter().enumerate().flat_map(learns).collect();
         if !wanted.is_empty() && wanted.is_subset(&self.conductor.caught_up) {
             self.door.replicated = true;
-            if self.step > self.spec.last_step {
+            if self.step > self.last_step() {
                 self.want_view();
             }
         }
@@ -270,7 +270,7 @@ impl Node {
         self.door.replicated = view.seats.iter().any(|s| s.holders.len() > wanted);
         self.door.wants_view = None;
         self.door.boundary_at = self.now;
-        if self.door.replicated && view.step > self.spec.last_step {
+        if self.door.replicated && view.step > self.last_step() {
             self.want_view();
         }
         if view.is_whole() {
@@ -393,11 +393,7 @@ impl Node {
             return;
         }
         match request {
-            Request::Stop => {
-                let everyone: Vec<NodeId> = self.scene().everyone().collect();
-                let reason = "stopped by request".to_owned();
-                self.post.send_all(everyone, &Message::Halt { reason });
-            }
+            Request::Stop => self.conductor.stops = true,
             Request::Leave(node) => self.on_leave(node),
             Request::ScaleRate(_) if !primary => {
                 self.refuse_request("this side is provisional: it takes no commands");

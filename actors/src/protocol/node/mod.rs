@@ -22,6 +22,7 @@ use super::view::{Durable, Member, NamedView, ViewName};
 use super::view_change::ViewChange;
 use planaria_base::{ChunkId, Incarnation, NodeId, Step};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A node as it presents itself before it is a member.
@@ -33,6 +34,8 @@ pub struct Identity {
     pub incarnation: Incarnation,
     /// The machine it runs on.
     pub host: u64,
+    /// Where it listens; `None` in simulations.
+    pub at: Option<SocketAddr>,
     /// How much it can hold, relative to others.
     pub capacity: u64,
 }
@@ -94,6 +97,8 @@ pub struct Node {
     copies_at: u64,
     asked_decision_at: u64,
     progress: u64,
+    /// The step after which the run was asked to stop.
+    ended_at: Option<Step>,
     /// The first closed link since the last view, for the report.
     evidence_at: Option<u64>,
     finished: bool,
@@ -107,6 +112,7 @@ macro_rules! scene {
         $crate::protocol::holder::Scene {
             now: $node.now,
             spec: &$node.spec,
+            last_step: $node.ended_at.unwrap_or($node.spec.last_step),
             step: $node.step,
             members: $node.view.as_ref().map_or(&[], |v| &v.view.members),
             conductor: $node.view.as_ref().map_or($node.identity.node, |v| v.view.conductor()),
@@ -120,7 +126,7 @@ impl Node {
     /// A node that wants to join the ring of which it knows some members.
     #[must_use]
     pub fn joining(spec: Arc<Spec>, identity: Identity, contacts: Vec<NodeId>) -> Node {
-        let parts = spec.parts().collect();
+        let parts = spec.parts();
         let post = Post {
             run: spec.run,
             me: identity.node,
@@ -152,6 +158,7 @@ impl Node {
             copies_at: 0,
             asked_decision_at: 0,
             progress: 0,
+            ended_at: None,
             evidence_at: None,
             finished: false,
             stopped: None,
@@ -258,7 +265,19 @@ impl Node {
         self.view.as_ref().is_some_and(|v| v.view.conductor() == self.identity.node)
     }
 
+    /// The run ends after this step.
+    #[must_use]
+    pub fn last_step(&self) -> Step {
+        self.ended_at.unwrap_or(self.spec.last_step)
+    }
+
     // What simulators, status and tests look at.
+
+    /// The latest state that is on disk everywhere.
+    #[must_use]
+    pub fn durable(&self) -> &Durable {
+        &self.durable
+    }
 
     /// The installed view.
     #[must_use]
@@ -372,12 +391,15 @@ pub(crate) fn test_spec() -> Spec {
         run: planaria_base::RunId::default(),
         leaves: 4,
         chunks: vec![ChunkSpec { bytes: 1, sites: 1 }],
+        emission: Vec::new(),
+        eager_gather: true,
         replicas: 3,
         checkpoint_every: 100,
         last_step: Step(100),
         rule: StepRule {
             schedule: Arc::new(|_: u64| 0.1),
             clip: None,
+            leaf_factor: 1.0,
             initial_scale: 1.0,
             scale_window: 0,
             min_scale: 1.0,

@@ -8,7 +8,7 @@ use crate::protocol::holder::{Holder, Mark, Role};
 use crate::protocol::lots::{Lot, deal};
 use crate::protocol::message::{Message, Request};
 use crate::protocol::view::Durable;
-use planaria_base::{ChunkId, NodeId, Step};
+use planaria_base::{ChunkId, Digest, NodeId, Step};
 
 impl Node {
     /// Takes a data message of the open view.
@@ -33,7 +33,7 @@ impl Node {
             M::AskDecision { step } => self.on_ask_decision(from, step),
             M::CaughtUp { chunk, .. } => self.on_caught_up(from, chunk),
             M::LotDone { leaves, micros, .. } => self.conductor.on_lot_done(from, leaves, micros),
-            M::Persisted { chunk, step } => self.on_persisted_told(chunk, step),
+            M::Persisted { chunk, step, hash } => self.on_persisted_told(chunk, step, hash),
             M::Checkpointed(durable) => self.on_checkpointed(*durable),
             M::Append(entry) => {
                 let index = entry.index;
@@ -116,9 +116,13 @@ impl Node {
                 }
                 self.after_swap(chunk);
             }
-            Event::Persisted { chunk, step } => {
+            Event::Persisted { chunk, step, hash } => {
                 let conductor = scene.conductor;
-                self.post.send(conductor, Message::Persisted { chunk, step });
+                self.post.send(conductor, Message::Persisted { chunk, step, hash });
+            }
+            Event::Want { step, chunks } => {
+                self.gather.want(step, &chunks);
+                self.ask_values();
             }
             _ => {}
         }
@@ -162,7 +166,7 @@ impl Node {
     /// The run is over here when the last step is decided and every copy has it; the node stays
     /// to serve others.
     fn finish_if_done(&mut self) {
-        let last = self.spec.last_step;
+        let last = self.last_step();
         let has_last =
             |h: &Holder| h.role == Role::Spare || h.state.is_some_and(|m| m.step >= last);
         if self.step > last && !self.finished && self.holders.values().all(has_last) {
@@ -222,6 +226,7 @@ impl Node {
     /// Keeps the decision and moves to the step after it.
     pub(super) fn remember(&mut self, decision: Decision) {
         self.step = Step(decision.step.0 + 1);
+        self.ended_at = decision.ends.then_some(decision.step);
         self.last_decision = Some(decision.clone());
         self.decisions.insert(decision.step, decision);
         while self.decisions.len() > self.spec.limits.decisions {
@@ -233,7 +238,7 @@ impl Node {
     pub(super) fn begin_step(&mut self, given: Option<&[Lot]>) {
         self.asked_decision_at = self.now;
         let me = self.identity.node;
-        let over = self.step > self.spec.last_step;
+        let over = self.step > self.last_step();
         let dealt = match (&self.last_decision, given) {
             _ if over => Vec::new(),
             (_, Some(lots)) => lots.to_vec(),
@@ -253,6 +258,10 @@ impl Node {
             return self.gather.cancel();
         }
         let before = Step(self.step.0 - 1);
+        if !self.spec.eager_gather {
+            self.gather.begin(before, 0);
+            return self.start_if_gathered();
+        }
         self.gather.begin(before, self.spec.chunks.len());
         let here = |h: &Holder| h.role != Role::Spare && h.state.is_some_and(|m| m.step == before);
         let local: Vec<ChunkId> =
@@ -292,13 +301,16 @@ impl Node {
         }
     }
 
-    fn on_persisted_told(&mut self, chunk: ChunkId, step: Step) {
+    fn on_persisted_told(&mut self, chunk: ChunkId, step: Step, hash: Digest) {
         if !self.conducts() || step <= self.durable.step {
             return;
         }
-        if let Some(durable) = self.conductor.on_persisted(chunk, step, scene!(self)) {
+        if let Some((durable, hashes)) =
+            self.conductor.on_persisted((chunk, step, hash), scene!(self))
+        {
             if let Some(decision) = &durable.decision {
-                self.post.emit(Effect::Publish { decision: Box::new(decision.clone()) });
+                let decision = Box::new(decision.clone());
+                self.post.emit(Effect::Publish { decision, hashes });
             }
             let everyone: Vec<NodeId> = self.scene().everyone().collect();
             self.post.send_all(everyone, &Message::Checkpointed(Box::new(durable)));
@@ -331,7 +343,7 @@ impl Node {
         if let (true, Some(view)) = (self.conducts(), &self.view) {
             self.conductor.tick(&view.view, scene!(self), &mut self.post, &mut waits);
             self.try_decide();
-        } else if self.step <= self.spec.last_step
+        } else if self.step <= self.last_step()
             && self.now >= self.asked_decision_at + 2 * self.spec.timing.retry
         {
             self.ask_decision();

@@ -221,6 +221,7 @@ impl Node {
             node: identity.node,
             incarnation: identity.incarnation,
             host: identity.host,
+            at: identity.at,
             capacity: identity.capacity,
             since: mine.map_or(since, |m| m.since),
             draining: mine.is_some_and(|m| m.draining),

@@ -28,6 +28,19 @@ impl Gather {
         self.missing = (0..chunks as u32).map(|c| (ChunkId(c), Wish::default())).collect();
     }
 
+    /// Wants these chunks' values after `step`, beside what is wanted already.
+    pub fn want(&mut self, step: Step, chunks: &[ChunkId]) {
+        if step > self.step {
+            self.missing.clear();
+            self.step = step;
+        }
+        if step == self.step {
+            for &chunk in chunks {
+                self.missing.entry(chunk).or_default();
+            }
+        }
+    }
+
     /// In a new view, whoever was asked is asked again.
     pub fn install(&mut self) {
         self.missing.values_mut().for_each(|w| w.asked_at = 0);
