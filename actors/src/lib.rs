@@ -19,6 +19,7 @@ pub mod driver;
 pub mod layout;
 pub mod node;
 pub mod protocol;
+pub mod ring;
 pub mod spec;
 pub mod step;
 pub mod trainer;

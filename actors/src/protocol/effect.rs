@@ -71,6 +71,8 @@ pub enum Event {
         /// Which chunks.
         chunks: Vec<ChunkId>,
     },
+    /// This node's copy of a chunk is lost, though the node lives.
+    CopyLost(ChunkId),
     /// A bulk link closed.
     LinkClosed(NodeId),
     /// A process of this host exited.

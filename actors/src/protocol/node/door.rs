@@ -92,7 +92,7 @@ impl Node {
         over || self.now >= self.door.boundary_at + self.spec.timing.hello
     }
 
-    fn want_view(&mut self) {
+    pub(super) fn want_view(&mut self) {
         self.door.wants_view.get_or_insert(self.now);
     }
 

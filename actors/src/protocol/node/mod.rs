@@ -195,6 +195,7 @@ impl Node {
                 self.detector.on_link_closed(node, self.now, &mut self.post);
             }
             Event::ExitSeen(node, incarnation) => self.on_exit_seen(node, incarnation),
+            Event::CopyLost(chunk) => self.on_copy_lost(chunk),
             Event::Ask(request) => self.on_request(request),
             done => {
                 self.progress += 1;

@@ -136,6 +136,20 @@ impl Node {
         self.go_outside(Vec::new());
     }
 
+    /// A copy is lost: whoever acts makes a view in which another holder, or the checkpoint, stands
+    /// in for it; any other node comes back as a new life.
+    pub(super) fn on_copy_lost(&mut self, chunk: ChunkId) {
+        if self.holders.remove(&chunk).is_none() {
+            return;
+        }
+        self.post.emit(Effect::DropCopy { chunk });
+        if self.acts() {
+            self.want_view();
+        } else {
+            self.go_outside(Vec::new());
+        }
+    }
+
     fn on_gather(&mut self, from: NodeId, step: Step, chunks: &[ChunkId]) {
         for chunk in chunks {
             match self.holders.get_mut(chunk) {
