@@ -24,7 +24,10 @@ fn one_node_trains() {
     loop {
         match ring.next(0) {
             RunEvent::Decided(decision, _) => {
-                losses.push(planaria_models::partials::loss_from_grid(decision.loss) / decision.labels as f64);
+                losses.push(
+                    planaria_models::partials::loss_from_grid(decision.loss)
+                        / decision.labels as f64,
+                );
             }
             RunEvent::Stopped(Stop::Finished) => break,
             RunEvent::Stopped(other) => panic!("{other:?}"),

@@ -391,8 +391,8 @@ impl Shard {
     #[must_use]
     pub fn verify(&self, cx: &ShardCx, working: &Working) -> bool {
         let unnamed = |d: Digest| d == Digest::default();
-        let state = unnamed(self.agreed)
-            || self.agreed == digest(self.master(cx, working), &self.states);
+        let state =
+            unnamed(self.agreed) || self.agreed == digest(self.master(cx, working), &self.states);
         let record = self.record.as_ref().is_none_or(|(record, gradient)| {
             unnamed(record.digest) || record.digest == Digest::of(&gradient.bytes())
         });

@@ -460,7 +460,8 @@ impl ShardActor {
         let mut memory = self.memory.borrow_mut();
         let Memory { cx, working, needs, .. } = &mut *memory;
         let wanted = |n: &Need| {
-            Some(n.step) == self.shard.step() && working.missing(n.block, n.step).contains(&self.chunk)
+            Some(n.step) == self.shard.step()
+                && working.missing(n.block, n.step).contains(&self.chunk)
         };
         if !working.is_resident()
             && let Some(step) = needs.iter().find(|n| wanted(n)).map(|n| n.step)
@@ -472,12 +473,7 @@ impl ShardActor {
 }
 
 /// What travels beside a message about this chunk; nothing if it is not here any more.
-fn body_of(
-    shard: &mut Shard,
-    cx: &ShardCx,
-    working: &Working,
-    message: &Message,
-) -> Option<Bytes> {
+fn body_of(shard: &mut Shard, cx: &ShardCx, working: &Working, message: &Message) -> Option<Bytes> {
     match message {
         Message::Params { step, .. } => shard.values_body(cx, working, *step),
         Message::Record { record, .. } => shard.record_body(record.step),

@@ -234,7 +234,12 @@ impl Stage {
     }
 
     /// The parts of a block that were asked for; nothing if some part was never asked for yet.
-    fn deliver(&mut self, block: BlockId, step: Step, lot: LotId) -> Option<Vec<(Part, PartialKey)>> {
+    fn deliver(
+        &mut self,
+        block: BlockId,
+        step: Step,
+        lot: LotId,
+    ) -> Option<Vec<(Part, PartialKey)>> {
         let parts = &self.emits[block.index()];
         let credits = self.credits.entry(lot).or_default();
         let delivered = self.delivered.entry(lot).or_default();

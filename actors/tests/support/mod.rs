@@ -93,25 +93,15 @@ pub struct Ring {
 
 impl Ring {
     pub fn new(spec: RunSpec, stage: u8, replicas: usize, steps: u64) -> Ring {
-        let plan = RingPlan {
-            stage,
-            replicas,
-            checkpoint_every: 0,
-            last_step: steps,
-            skips_that_stop: 8,
-        };
+        let plan =
+            RingPlan { stage, replicas, checkpoint_every: 0, last_step: steps, skips_that_stop: 8 };
         Ring { spec, plan, setup: setup(), net: LocalNet::default(), nodes: Vec::new(), steps }
     }
 
     fn start(&mut self, entry: Entry) {
         let id = NodeId(self.nodes.len() as u64 + 1);
-        let identity = Identity {
-            node: id,
-            incarnation: Incarnation(1),
-            host: id.0,
-            at: None,
-            capacity: 1,
-        };
+        let identity =
+            Identity { node: id, incarnation: Incarnation(1), host: id.0, at: None, capacity: 1 };
         let run = Run::start(NodeSetup {
             spec: self.spec.clone(),
             ring: self.plan,
