@@ -5,6 +5,10 @@
 //! is removed when the next writer opens the folder. Files hold masters and moments by parameter: no
 //! trace of threads, actors or chunks. See `docs/formats/checkpoint.md`.
 
+mod shared;
+
+pub use shared::SharedSave;
+
 use crate::atomic::{ASIDE, Alive, remove_leftovers};
 use crate::disk::{Disk, LocalDisk};
 use crate::safetensors::{self, SafetensorsFile, TensorInfo};

@@ -12,6 +12,7 @@ mod write;
 
 pub use folder::Folder;
 pub use shards::write_sharded;
+pub(crate) use write::file_header;
 pub use write::{TensorInfo, write, write_to};
 
 use crate::sys;

@@ -85,6 +85,14 @@ pub fn write_to(
     Ok((Digest(*out.hasher.finalize().as_bytes()), out.bytes))
 }
 
+/// Everything before the first tensor's bytes.
+pub(crate) fn file_header(tensors: &[TensorInfo]) -> Vec<u8> {
+    let header = header(tensors);
+    let mut all = (header.len() as u64).to_le_bytes().to_vec();
+    all.extend(header);
+    all
+}
+
 fn header(tensors: &[TensorInfo]) -> Vec<u8> {
     let mut map = serde_json::Map::new();
     map.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
