@@ -1,7 +1,7 @@
 //! What goes into a node's machine and what comes out.
 
 use super::decision::Decision;
-use super::log::LogMark;
+use super::log::{CommandLog, LogMark};
 use super::message::PartialKey;
 use super::message::{Evidence, Frame, Message, Request};
 use super::record::Record;
@@ -209,6 +209,8 @@ pub enum Effect {
         decision: Box<Decision>,
         /// By chunk: the hash of its state.
         hashes: Vec<Digest>,
+        /// The commands taken by then.
+        log: CommandLog,
     },
     /// Close all bulk links of the old view; later ones belong to this view.
     Fence {

@@ -14,6 +14,7 @@
 
 pub mod device;
 mod leaves;
+pub mod net;
 pub mod node;
 pub mod run;
 pub mod shard;

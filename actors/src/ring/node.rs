@@ -4,13 +4,14 @@
 //! device's thread, shards on the memory thread, sockets in the wire.
 
 use super::device::Orders;
-use super::shards::{Call, DropShard, Job, Keeper, Links, StoreValues, Work};
+use super::shards::{DropShard, Job, Keeper, Links, StoreValues, Work};
 use super::stage::Stage;
 use super::stage_actor::{StageActor, StageEvent};
 use super::vault::{Vault, state_hash};
 use super::wire::{Outgoing, Wire};
 use crate::protocol::decision::Decision;
 use crate::protocol::effect::{Line, Stop};
+use crate::protocol::log::CommandLog;
 use crate::protocol::message::{Body, Frame, Message, PartialKey, Request};
 use crate::protocol::view::NamedView;
 use crate::protocol::{self, Effect, Event};
@@ -37,6 +38,10 @@ pub enum RunEvent {
     Decided(Box<Decision>, usize),
     /// The validation loss of the state after a step.
     Evaluated(Step, LossStats),
+    /// A step is durable: every chunk of its state is written, as this node heard.
+    Durable(Step),
+    /// A chunk could not be written; the checkpoint of that step does not come about.
+    NotStored(Step, String),
     /// A checkpoint is valid (or why not); the hash is the state's.
     Published(Step, Digest, Result<(), String>),
     /// A line for people.
@@ -131,6 +136,11 @@ pub struct ShardLost {
     pub reason: String,
 }
 
+/// A chunk could not be written.
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+pub struct NotStored(pub Step, pub String);
+
 /// The device is gone.
 #[derive(actix::Message)]
 #[rtype(result = "()")]
@@ -173,6 +183,8 @@ pub struct Status {
     pub view: Option<NamedView>,
     /// The step in flight.
     pub step: Step,
+    /// The run's last step.
+    pub last_step: Step,
     /// The latest durable step.
     pub durable: Step,
     /// The last decision.
@@ -194,12 +206,12 @@ pub struct Node {
     plan: NodePlan,
     keeper: Addr<Keeper>,
     stage: Addr<StageActor>,
-    device: Orders,
     wire: Arc<dyn Wire>,
     partials: BTreeMap<PartialKey, HeldPartial>,
     stamps: BTreeMap<ChunkId, u64>,
     /// How often lots were abandoned.
     generation: u64,
+    durable: Step,
     /// What came beside the frame that is being handled.
     carried: Option<(Option<Lanes>, Bytes)>,
     effects: Vec<Effect>,
@@ -211,8 +223,6 @@ pub struct Crew {
     pub keeper: Addr<Keeper>,
     /// Runs lots.
     pub stage: Addr<StageActor>,
-    /// The compute thread.
-    pub device: Orders,
     /// The way to other nodes.
     pub wire: Arc<dyn Wire>,
 }
@@ -221,7 +231,7 @@ impl Node {
     /// A node around the protocol's machine.
     #[must_use]
     pub fn new(machine: protocol::Node, me: NodeId, plan: NodePlan, crew: Crew) -> Node {
-        let Crew { keeper, stage, device, wire } = crew;
+        let Crew { keeper, stage, wire } = crew;
         #[allow(clippy::disallowed_methods, reason = "the protocol's clock starts here")]
         let since = Instant::now();
         Node {
@@ -231,11 +241,11 @@ impl Node {
             plan,
             keeper,
             stage,
-            device,
             wire,
             partials: BTreeMap::new(),
             stamps: BTreeMap::new(),
             generation: 0,
+            durable: Step(0),
             carried: None,
             effects: Vec::new(),
         }
@@ -255,6 +265,11 @@ impl Node {
         self.machine.handle(now, event, &mut effects);
         if self.machine.step() > before {
             self.note_decision();
+        }
+        let durable = self.machine.durable().step;
+        if durable > self.durable {
+            self.durable = durable;
+            self.tell(RunEvent::Durable(durable));
         }
         for effect in effects.drain(..) {
             self.carry_out(effect);
@@ -341,7 +356,7 @@ impl Node {
                 self.job(chunk, Work::Restore(step, log));
             }
             Effect::Persist { chunk, step, log } => self.job(chunk, Work::Persist(step, log)),
-            Effect::Publish { decision, hashes } => self.publish(decision, &hashes),
+            Effect::Publish { decision, hashes, log } => self.publish(decision, &hashes, log),
             Effect::Fence { view } => {
                 let installed = self.machine.view().filter(|v| v.name == view);
                 let members = installed.map_or(&[][..], |v| &v.view.members);
@@ -402,13 +417,18 @@ impl Node {
         self.job(key.chunk, work);
     }
 
-    fn publish(&self, decision: Box<Decision>, hashes: &[Digest]) {
+    /// Flushing and hashing a checkpoint takes long: it has a thread of its own.
+    fn publish(&self, decision: Box<Decision>, hashes: &[Digest], log: CommandLog) {
         let hash = state_hash(decision.step, decision.updates, hashes);
         let (vault, events) = (self.plan.vault.clone(), self.plan.events.clone());
-        self.keeper.do_send(Call(Box::new(move |_| {
-            let done = vault.publish(&decision, hash);
+        let step = decision.step;
+        let publish = move || {
+            let done = vault.publish(&decision, &log, hash);
             let _ = events.try_send(RunEvent::Published(decision.step, hash, done));
-        })));
+        };
+        if let Err(error) = std::thread::Builder::new().name("publish".into()).spawn(publish) {
+            self.tell(RunEvent::Published(step, hash, Err(error.to_string())));
+        }
     }
 }
 
@@ -475,6 +495,14 @@ impl Handler<ShardLost> for Node {
     }
 }
 
+impl Handler<NotStored> for Node {
+    type Result = ();
+
+    fn handle(&mut self, NotStored(step, reason): NotStored, _: &mut Context<Node>) {
+        self.tell(RunEvent::NotStored(step, reason));
+    }
+}
+
 impl Handler<DeviceLost> for Node {
     type Result = ();
 
@@ -521,6 +549,7 @@ impl Handler<Inspect> for Node {
         actix::MessageResult(Status {
             view: self.machine.view().cloned(),
             step: self.machine.step(),
+            last_step: self.machine.last_step(),
             durable: self.machine.durable().step,
             decision: self.machine.decisions().values().next_back().cloned(),
             details: self.machine.describe(),
@@ -569,7 +598,7 @@ impl Cast {
             };
             let keeper = Keeper::start_in_arbiter(memory, move |_| keeper(links));
             for_node.do_send(StageEvent::Keeper(keeper.clone()));
-            let crew = Crew { keeper, stage: for_node, device: self.device, wire: self.wire };
+            let crew = Crew { keeper, stage: for_node, wire: self.wire };
             Node::new(self.machine, self.me, plan, crew)
         });
         (node, stage)

@@ -15,6 +15,7 @@ use super::working::Working;
 use crate::data::{LeafSource, SampleOrder};
 use crate::layout::Layout;
 use crate::protocol::decision::{Decision, StepRule};
+use crate::protocol::log::CommandLog;
 use crate::protocol::message::Request;
 use crate::protocol::spec::{ChunkSpec, Limits, Spec, Timing};
 use crate::protocol::{self, Identity};
@@ -90,8 +91,9 @@ impl RingPlan {
 
 /// How a node comes in.
 pub enum Entry {
-    /// It is the first, at the initial state or at this decision's checkpoint.
-    Found(Option<Box<Decision>>),
+    /// It is the first, at the initial state or at this decision's checkpoint, with the commands
+    /// taken by then.
+    Found(Option<Box<(Decision, CommandLog)>>),
     /// It joins a ring of which it knows some members.
     Join(Vec<NodeId>),
 }
@@ -277,6 +279,12 @@ impl Run {
     #[must_use]
     pub fn node(&self) -> &Addr<Node> {
         &self.node
+    }
+
+    /// Where the node's actors run.
+    #[must_use]
+    pub fn arbiter(&self) -> actix::ArbiterHandle {
+        self.system.arbiter().clone()
     }
 
     /// Asks something of the ring.

@@ -4,7 +4,7 @@
 //! A shard that panics is dropped with its numbers, and the node treats the copy as lost.
 
 use super::device::{Lend, Orders};
-use super::node::{Finished, Node, ShardLost};
+use super::node::{Finished, Node, NotStored, ShardLost};
 use super::shard::{Shard, ShardCx};
 use super::stage::Gathered;
 use super::stage_actor::StageActor;
@@ -115,11 +115,6 @@ pub struct Need {
 #[derive(actix::Message)]
 #[rtype(result = "()")]
 pub struct ForgetGathered;
-
-/// Runs anything on the memory thread.
-#[derive(actix::Message)]
-#[rtype(result = "()")]
-pub struct Call(pub Box<dyn FnOnce(&mut Memory) + Send>);
 
 /// Where the actors of the memory thread send to.
 #[derive(Clone)]
@@ -319,14 +314,6 @@ impl Handler<ForgetGathered> for Keeper {
     }
 }
 
-impl Handler<Call> for Keeper {
-    type Result = ();
-
-    fn handle(&mut self, Call(call): Call, _: &mut Context<Keeper>) {
-        call(&mut self.memory.borrow_mut());
-    }
-}
-
 /// One chunk on this node.
 pub struct ShardActor {
     chunk: ChunkId,
@@ -447,7 +434,8 @@ impl ShardActor {
             Work::Persist(step, log) => match shard.persist(cx, working, (step, log)) {
                 Ok(hash) => Some(Event::Persisted { chunk, step, hash }),
                 Err(reason) => {
-                    tracing::warn!(%chunk, %step, reason, "a chunk is not in the checkpoint");
+                    let reason = format!("chunk {chunk}: {reason}");
+                    self.links.node.do_send(NotStored(step, reason));
                     None
                 }
             },

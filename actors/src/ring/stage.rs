@@ -371,7 +371,9 @@ mod tests {
                     }
                     StageEffect::Submit(epoch, op, release) => {
                         assert!(op.block(3).is_none_or(|b| held.contains(&b)), "{op:?}");
-                        release.iter().for_each(|b| drop(held.remove(b)));
+                        if let Some(block) = release {
+                            held.remove(&block);
+                        }
                         submitted.push(op);
                         stage.handle_done(epoch, &mut next);
                     }

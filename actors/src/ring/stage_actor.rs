@@ -4,7 +4,7 @@ use super::device::Orders;
 use super::shards::{ForgetGathered, Keeper, Need};
 use super::stage::{Gathered, Stage, StageEffect};
 use crate::protocol::message::PartialKey;
-use actix::{Actor, Addr, AsyncContext, Context, Handler};
+use actix::{Actor, Addr, Context, Handler};
 use planaria_base::Step;
 
 const MAILBOX: usize = 4096;

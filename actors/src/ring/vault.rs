@@ -1,7 +1,7 @@
 //! Where states come from and go to outside the ring: first values, and checkpoints.
 
 use crate::protocol::decision::Decision;
-use crate::protocol::log::LogMark;
+use crate::protocol::log::{CommandLog, LogMark};
 use planaria_base::rng::CounterRng;
 use planaria_base::{Chunk, Digest, Span, Step};
 use planaria_models::block::{Init, ParamSpec};
@@ -32,11 +32,16 @@ pub trait Vault: Send + Sync {
     /// If the disk refuses; the run goes on, the checkpoint does not come about.
     fn store(&self, at: (Step, LogMark), chunk: &Chunk, tensors: &[&[f32]]) -> Result<(), String>;
 
-    /// All chunks are written: makes the checkpoint valid.
+    /// All chunks are written: makes the checkpoint valid. Called on a thread of its own.
     ///
     /// # Errors
     /// As [`Vault::store`].
-    fn publish(&self, decision: &Decision, state_hash: Digest) -> Result<(), String>;
+    fn publish(
+        &self,
+        decision: &Decision,
+        log: &CommandLog,
+        state_hash: Digest,
+    ) -> Result<(), String>;
 }
 
 /// A vault that draws first values from a seed and keeps nothing.
@@ -67,7 +72,7 @@ impl Vault for SeedVault {
         Ok(())
     }
 
-    fn publish(&self, _: &Decision, _: Digest) -> Result<(), String> {
+    fn publish(&self, _: &Decision, _: &CommandLog, _: Digest) -> Result<(), String> {
         Ok(())
     }
 }

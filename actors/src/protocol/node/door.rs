@@ -3,7 +3,7 @@
 use super::{Identity, Node, scene};
 use crate::protocol::decision::Decision;
 use crate::protocol::effect::{Effect, Line, Stop};
-use crate::protocol::log::Command;
+use crate::protocol::log::{Command, CommandLog};
 use crate::protocol::message::{Evidence, Message, Request, Side};
 use crate::protocol::shared::Shared;
 use crate::protocol::spec::{Mutation, Spec};
@@ -16,8 +16,14 @@ use std::sync::Arc;
 impl Node {
     /// The first node of a ring, starting from what is durable: the initial state, or a checkpoint.
     #[must_use]
-    pub fn founding(spec: Arc<Spec>, identity: Identity, start: Option<Decision>) -> Node {
+    pub fn founding(
+        spec: Arc<Spec>,
+        identity: Identity,
+        start: Option<(Decision, CommandLog)>,
+    ) -> Node {
         let mut node = Node::joining(spec, identity, Vec::new());
+        let (start, log) = start.unzip();
+        node.log = log.unwrap_or_default();
         node.durable =
             Durable { step: start.as_ref().map_or(Step(0), |d| d.step), decision: start };
         node.door.founds = true;

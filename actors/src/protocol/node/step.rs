@@ -324,7 +324,9 @@ impl Node {
         {
             if let Some(decision) = &durable.decision {
                 let decision = Box::new(decision.clone());
-                self.post.emit(Effect::Publish { decision, hashes });
+                let mut log = self.log.clone();
+                log.truncate(log.taken(decision.step).len());
+                self.post.emit(Effect::Publish { decision, hashes, log });
             }
             let everyone: Vec<NodeId> = self.scene().everyone().collect();
             self.post.send_all(everyone, &Message::Checkpointed(Box::new(durable)));
