@@ -115,7 +115,7 @@ impl Device {
             leaves: spec.leaves,
             sequences: spec.sequences as u32,
         };
-        let no_outcome = SumOutcome { flagged: false, exactly_once: false };
+        let no_outcome = SumOutcome { flagged: false, not_finite: false, exactly_once: false };
         let mut params = ParamsMemory::new(&model.params, spec.precision, states);
         model.params.iter().for_each(|p| draw(p, spec.seed, &mut params.param_mut(p.id).master));
         params.refresh_working();
