@@ -12,14 +12,13 @@ use crate::step::decision::Decision;
 use crate::step::schedule::Order;
 use planaria_base::rng::CounterRng;
 use planaria_base::tensor_source::TensorSource;
-use planaria_base::{ChunkId, DType, Digest, Span, Step};
+use planaria_base::{ChunkId, DType, Digest, ParamId, Span, Step};
 use planaria_models::block::{Init, LeafShape, LossScale, Model, ParamSpec};
 use planaria_models::buffer::Buffer;
 use planaria_models::compute::Compute;
 use planaria_models::gradients::{Gradients, SumOutcome};
 use planaria_models::kernels::Isa;
 use planaria_models::kernels::elementwise::squares_partials;
-use planaria_models::kernels::optimizer::update_parallel;
 use planaria_models::optimizers::{Elements, Update};
 
 /// How a device executes a run: nothing here changes a bit of it.
@@ -60,11 +59,11 @@ impl MemoryPlan {
     /// What a device for `spec` allocates under `setup`.
     #[must_use]
     pub fn of(spec: &RunSpec, model: &Model, setup: &DeviceSetup) -> MemoryPlan {
-        let (activation, states) = (plan(spec, setup), spec.optimizer.state_names().len());
-        let layout = Layout::of(model, spec.chunk_elements);
+        let activation = plan(spec, setup);
+        let layout = Layout::of(model, spec.chunk_elements, &spec.optimizer);
         let all = setup.order == Order::DepthFirst;
         MemoryPlan {
-            parameters: ParamsMemory::bytes(&model.params, spec.precision, states),
+            parameters: ParamsMemory::bytes(&model.params, spec.precision, &spec.optimizer),
             gradients: Gradients::bytes(&model.params),
             sums: Gradients::wide_bytes(&model.params, spec.leaves, &layout.groups, all),
             activations: LeafMemory::bytes(model, spec.precision, activation),
@@ -89,7 +88,9 @@ fn shape(spec: &RunSpec) -> LeafShape {
 fn scratch_bytes(spec: &RunSpec, model: &Model) -> usize {
     let (shape, precision) = (shape(spec), spec.precision);
     let blocks = model.blocks.iter().map(|b| b.plan(shape, precision).scratch_bytes);
-    blocks.chain([model.head.plan(shape, precision).scratch_bytes]).max().unwrap_or(0)
+    let head = model.head.plan(shape, precision).scratch_bytes;
+    let optimizer = spec.optimizer.scratch_bytes(&model.params);
+    blocks.chain([head, optimizer]).max().unwrap_or(0)
 }
 
 /// A tensor of the state, as a checkpoint stores it: fp32, by name.
@@ -106,9 +107,9 @@ impl Device {
     #[must_use]
     pub fn new(spec: &RunSpec, setup: &DeviceSetup, source: Box<dyn LeafSource>) -> Device {
         let model = spec.model.build();
-        let layout = Layout::of(&model, spec.chunk_elements);
-        let states = spec.optimizer.state_names().len();
-        let partials = squares_partials(spec.chunk_elements as usize);
+        let layout = Layout::of(&model, spec.chunk_elements, &spec.optimizer);
+        let spans = layout.table.chunks.iter().flat_map(|c| &c.spans);
+        let partials = squares_partials(spans.map(|s| s.len).max().unwrap_or(0) as usize);
         let samples = SampleOrder {
             seed: spec.seed,
             samples: source.samples(),
@@ -116,7 +117,7 @@ impl Device {
             sequences: spec.sequences as u32,
         };
         let no_outcome = SumOutcome { flagged: false, not_finite: false, exactly_once: false };
-        let mut params = ParamsMemory::new(&model.params, spec.precision, states);
+        let mut params = ParamsMemory::new(&model.params, spec.precision, &spec.optimizer);
         model.params.iter().for_each(|p| draw(p, spec.seed, &mut params.param_mut(p.id).master));
         params.refresh_working();
         Device {
@@ -179,7 +180,8 @@ impl Device {
             let [first, second] = s.states;
             let elements =
                 Elements { gradient, master: s.master, first, second, working: s.working };
-            update_parallel(&self.compute.kit, &self.optimizer, update, elements);
+            let param = &self.model.params[span.param.index()];
+            self.optimizer.apply(self.compute.split(), param, update, elements);
         }
     }
 
@@ -216,8 +218,8 @@ impl Device {
     /// Names and shapes of the state's tensors, in the order of [`Device::tensor`].
     #[must_use]
     pub fn tensors(&self) -> Vec<TensorExport> {
-        let names = self.optimizer.state_names();
         let one = |p: &ParamSpec| {
+            let names = self.optimizer.state_names(p);
             let masters = std::iter::once(p.name.clone());
             let all = masters.chain(names.iter().map(|n| format!("{}.{n}", p.name)));
             all.map(|name| TensorExport { name, shape: p.shape.clone() }).collect::<Vec<_>>()
@@ -226,14 +228,30 @@ impl Device {
     }
 
     /// The values of tensor `index` of [`Device::tensors`].
+    ///
+    /// # Panics
+    /// If there are fewer.
     #[must_use]
     pub fn tensor(&self, index: usize) -> &[f32] {
-        let per_param = 1 + self.optimizer.state_names().len();
-        let param = self.params.param(self.model.params[index / per_param].id);
-        match index % per_param {
+        let (id, part) = self.locate(index);
+        let param = self.params.param(id);
+        match part {
             0 => &param.master,
             state => &param.states[state - 1],
         }
+    }
+
+    /// Whose tensor `index` is, and whether it is its master (0) or which of its states.
+    fn locate(&self, index: usize) -> (ParamId, usize) {
+        let mut part = index;
+        for param in &self.model.params {
+            let tensors = 1 + self.optimizer.state_names(param).len();
+            if part < tensors {
+                return (param.id, part);
+            }
+            part -= tensors;
+        }
+        panic!("tensor {index} is past the last")
     }
 
     /// Takes the state after `step` from named fp32 tensors.
@@ -247,11 +265,10 @@ impl Device {
         step: Step,
         updates: u64,
     ) -> Result<(), String> {
-        let per_param = 1 + self.optimizer.state_names().len();
         for (index, export) in self.tensors().into_iter().enumerate() {
-            let id = self.model.params[index / per_param].id;
+            let (id, part) = self.locate(index);
             let param = self.params.param_mut(id);
-            let to: &mut [f32] = match index % per_param {
+            let to: &mut [f32] = match part {
                 0 => &mut param.master,
                 state => &mut param.states[state - 1],
             };
