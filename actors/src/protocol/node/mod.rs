@@ -378,9 +378,7 @@ pub(crate) fn test_spec() -> Spec {
         rule: StepRule {
             schedule: Arc::new(|_: u64| 0.1),
             clip: None,
-            initial_scale: 1.0,
-            scale_window: 0,
-            min_scale: 1.0,
+            loss_scale: None,
             skips_that_stop: 8,
         },
         timing: Timing::default(),
