@@ -10,14 +10,17 @@ use planaria_base::Digest;
 use planaria_base::limits::CHUNK_ELEMENTS;
 use planaria_config::RunPlan;
 use planaria_config::plan::{
-    Family as PlanFamily, Isa as PlanIsa, ModelShape, OptimizerPlan, Precision as PlanPrecision,
-    RopeScaling as PlanScaling, SchedulePlan, WarmupShape,
+    Family as PlanFamily, Isa as PlanIsa, LossScalePlan, ModelShape, MuonIteration, OptimizerPlan,
+    Precision as PlanPrecision, RopeScaling as PlanScaling, SchedulePlan, WarmupShape,
 };
 use planaria_models::block::Precision;
 use planaria_models::families::{Family, ModelSpec};
 use planaria_models::kernels::Isa;
 use planaria_models::kernels::rope::RopeScaling;
-use planaria_models::optimizers::{Adam, OptimizerSpec, Sgd};
+use planaria_models::loss_scale::{DynamicScale, LossScaleSpec};
+use planaria_models::optimizers::{
+    Adagrad, Adam, Lamb, Lion, Muon, NewtonSchulz, OptimizerSpec, Sgd,
+};
 use planaria_models::schedules::{ScheduleSpec, Warmup};
 
 fn not_built(what: &str) -> anyhow::Error {
@@ -95,7 +98,7 @@ pub(crate) fn run_spec(
     let precision = match plan.precision {
         PlanPrecision::Fp32 => Precision::F32,
         PlanPrecision::Bf16 => Precision::Bf16,
-        PlanPrecision::Fp16 => return Err(not_built("fp16")),
+        PlanPrecision::Fp16 => Precision::F16,
     };
     if plan.data.mask_documents {
         return Err(not_built("planaria.data.mask_documents"));
@@ -117,7 +120,8 @@ pub(crate) fn run_spec(
         leaves: plan.batch.leaves() as u32,
         seed: plan.run.seed,
         precision,
-        optimizer: optimizer(&plan.optimizer)?,
+        loss_scale: plan.loss_scale.as_ref().map(loss_scale),
+        optimizer: optimizer(&plan.optimizer),
         schedule: schedule(&plan.schedule, plan.optimizer.learning_rate())?,
         clip: plan.gradient_clipping.unwrap_or(0.0),
         grid_max_log2: plan.numerics.grid_max_log2,
@@ -125,15 +129,65 @@ pub(crate) fn run_spec(
     })
 }
 
-fn optimizer(plan: &OptimizerPlan) -> anyhow::Result<OptimizerSpec> {
+fn loss_scale(plan: &LossScalePlan) -> LossScaleSpec {
+    match *plan {
+        LossScalePlan::Static { scale } => LossScaleSpec::Static { scale: scale as f32 },
+        LossScalePlan::Dynamic {
+            initial_power,
+            window,
+            hysteresis,
+            consecutive_hysteresis,
+            min_scale,
+        } => LossScaleSpec::Dynamic(DynamicScale {
+            initial_scale_power: initial_power,
+            loss_scale_window: window,
+            hysteresis: hysteresis.min(u64::from(u32::MAX)) as u32,
+            consecutive_hysteresis,
+            min_loss_scale: min_scale as f32,
+        }),
+    }
+}
+
+fn optimizer(plan: &OptimizerPlan) -> OptimizerSpec {
     match *plan {
         OptimizerPlan::Adam { betas, eps, weight_decay, decoupled, bias_correction, .. } => {
-            Ok(OptimizerSpec::Adam(Adam { betas, eps, weight_decay, decoupled, bias_correction }))
+            OptimizerSpec::Adam(Adam { betas, eps, weight_decay, decoupled, bias_correction })
         }
         OptimizerPlan::Sgd { momentum, dampening, weight_decay, nesterov, .. } => {
-            Ok(OptimizerSpec::Sgd(Sgd { momentum, dampening, weight_decay, nesterov }))
+            OptimizerSpec::Sgd(Sgd { momentum, dampening, weight_decay, nesterov })
         }
-        _ => Err(not_built("this optimizer")),
+        OptimizerPlan::Lion { betas, weight_decay, .. } => {
+            OptimizerSpec::Lion(Lion { betas, weight_decay })
+        }
+        OptimizerPlan::Adagrad { eps, weight_decay, .. } => {
+            OptimizerSpec::Adagrad(Adagrad { eps, weight_decay })
+        }
+        OptimizerPlan::Lamb {
+            betas,
+            eps,
+            weight_decay,
+            trust: [max_coeff, min_coeff],
+            eps_inside_sqrt,
+            bias_correction,
+            ..
+        } => OptimizerSpec::Lamb(Lamb {
+            betas,
+            eps,
+            weight_decay,
+            max_coeff,
+            min_coeff,
+            eps_inside_sqrt,
+            bias_correction,
+        }),
+        OptimizerPlan::Muon { muon_lr, momentum, iteration, adam_lr, betas, eps, weight_decay } => {
+            let adam = Adam { betas, eps, weight_decay, ..Adam::default() };
+            let ns_method = match iteration {
+                MuonIteration::Gram => NewtonSchulz::Gram,
+                MuonIteration::Standard => NewtonSchulz::Standard,
+            };
+            let adam_rate = adam_lr / muon_lr;
+            OptimizerSpec::Muon(Muon { momentum, weight_decay, ns_method, adam, adam_rate })
+        }
     }
 }
 

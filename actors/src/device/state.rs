@@ -8,7 +8,7 @@ use crate::data::{LeafSource, SampleOrder};
 use crate::layout::Layout;
 use crate::spec::RunSpec;
 use crate::step::Attempt;
-use crate::step::decision::Decision;
+use crate::step::decision::{Decision, Skip, Verdict};
 use crate::step::schedule::Order;
 use planaria_base::rng::CounterRng;
 use planaria_base::tensor_source::TensorSource;
@@ -19,7 +19,11 @@ use planaria_models::compute::Compute;
 use planaria_models::gradients::{Gradients, SumOutcome};
 use planaria_models::kernels::Isa;
 use planaria_models::kernels::elementwise::squares_partials;
+use planaria_models::loss_scale::ScaleState;
 use planaria_models::optimizers::{Elements, Update};
+
+/// Parameters that a message names at most.
+const NAMED: usize = 4;
 
 /// How a device executes a run: nothing here changes a bit of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,6 +134,7 @@ impl Device {
             samples,
             source,
             scale: LossScale { factor: spec.leaf_factor() },
+            scaler: spec.loss_scaler(),
             optimizer: spec.optimizer,
             params,
             gradients: Gradients::new(setup.isa, &model.params, spec.leaves, spec.grid_max_log2),
@@ -185,17 +190,51 @@ impl Device {
         }
     }
 
-    /// The digest of the state: of each chunk's masters and moments, in chunk order, of the step and
-    /// of the updates applied.
+    /// The loss scaler's state, in fp16.
+    #[must_use]
+    pub fn loss_scale(&self) -> Option<ScaleState> {
+        self.scaler.map(|s| s.state())
+    }
+
+    /// Takes the loss scaler's state of a checkpoint.
+    pub fn restore_loss_scale(&mut self, state: ScaleState) {
+        self.scaler = self.scaler.map(|s| s.at(state));
+    }
+
+    /// Ends a step that applied nothing, or moves the loss scale after one that did.
+    ///
+    /// # Errors
+    /// If the gradients overflowed at the smallest loss scale: names parameters with infinities. The
+    /// state is that of the step.
+    pub(crate) fn finish_step(&mut self, decision: &Decision) -> Result<(), String> {
+        if !decision.is_commit() {
+            self.states.fill(decision.step);
+        }
+        let overflowed = matches!(decision.verdict, Verdict::Skip(Skip::NotFinite(_)));
+        let Some(scaler) = self.scaler.filter(|_| decision.is_commit() || overflowed) else {
+            return Ok(());
+        };
+        self.scaler = Some(scaler.after(overflowed).map_err(|error| {
+            let bad = self.model.params.iter().filter(|p| self.outcomes[p.id.index()].not_finite);
+            let names: Vec<&str> = bad.map(|p| p.name.as_str()).take(NAMED).collect();
+            format!("step {}: {error}; infinite in {}", decision.step, names.join(", "))
+        })?);
+        Ok(())
+    }
+
+    /// The digest of the state: of each chunk's masters and moments, in chunk order, of the step, of
+    /// the updates applied and, in fp16, of the loss scaler.
     ///
     /// # Cost
     /// Reads every master and moment once.
     #[must_use]
     pub fn state_hash(&self) -> Digest {
         let (step, updates) = self.state();
-        let mut header = [0u8; 16];
-        header[..8].copy_from_slice(&step.0.to_le_bytes());
-        header[8..].copy_from_slice(&updates.to_le_bytes());
+        let mut header: Vec<u8> = [step.0, updates].iter().flat_map(|n| n.to_le_bytes()).collect();
+        if let Some(s) = self.loss_scale() {
+            let words = [u64::from(s.scale), s.step, s.clean_since, u64::from(s.hysteresis_left)];
+            header.extend(words.iter().flat_map(|n| n.to_le_bytes()));
+        }
         let chunks = &self.layout.table.chunks;
         let digests: Vec<std::sync::OnceLock<Digest>> =
             chunks.iter().map(|_| std::sync::OnceLock::new()).collect();

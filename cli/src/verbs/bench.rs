@@ -127,6 +127,7 @@ fn spec(step: &Step) -> anyhow::Result<RunSpec> {
         leaves: 1,
         seed: 0,
         precision: if step.dtype == Dtype::F32 { Precision::F32 } else { Precision::Bf16 },
+        loss_scale: None,
         optimizer: OptimizerSpec::Adam(Adam {
             betas: [0.9, 0.999],
             eps: 1e-8,

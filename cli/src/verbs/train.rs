@@ -385,6 +385,9 @@ fn restore(
     }
     let state = checkpoint.state()?;
     device.restore(&state, manifest.step, manifest.updates).map_err(anyhow::Error::msg)?;
+    if let Some(scale) = manifest.extra.get("loss_scale").filter(|s| !s.is_null()) {
+        device.restore_loss_scale(serde_json::from_value(scale.clone()).context("loss scale")?);
+    }
     let hash = device.state_hash();
     anyhow::ensure!(
         hash == manifest.state_hash,
@@ -403,6 +406,9 @@ fn differences(a: &serde_json::Value, b: &serde_json::Value) -> String {
 
 fn skip_text(step: u64, reason: Skip) -> String {
     match reason {
+        Skip::NotFinite(chunk) => format!(
+            "step {step}: skipped, a gradient of chunk {chunk} is not finite at this loss scale"
+        ),
         Skip::NoLabels => format!("step {step}: skipped, no tokens are counted in the batch"),
         Skip::Overflow(chunk) => {
             format!("step {step}: skipped, a gradient of chunk {chunk} is not finite or too large")
