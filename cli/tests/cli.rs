@@ -44,6 +44,33 @@ fn config(dir: &Path, name: &str) -> String {
     path.display().to_string()
 }
 
+/// fp16 with a loss scale that overflows at first, under Muon: ten steps and twenty more are thirty at
+/// once, loss scale included.
+#[test]
+fn a_loss_scale_is_part_of_what_is_resumed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let fp16 = "fp16={\"enabled\": true, \"initial_scale_power\": 26, \"loss_scale_window\": 7}";
+    let run = |name: &str, more: &[&str]| {
+        let path = config(dir.path(), name);
+        let muon = ["train", &path, "--json", "--set", fp16, "--set"];
+        let optimizer = ["optimizer={\"type\": \"Muon\", \"params\": {\"lr\": 0.01}}"];
+        json(&planaria(&[&muon[..], &optimizer, more].concat()))
+    };
+    let whole = run("whole", &["--steps", "30"]);
+    run("parts", &["--steps", "10"]);
+    let resumed = run("parts", &["--steps", "30", "--resume"]);
+    assert_eq!(resumed["steps"], 30);
+    assert_eq!(resumed["state_hash"], whole["state_hash"]);
+    let files = std::fs::read_dir(dir.path().join("whole")).expect("a run's folder");
+    let records = files.filter_map(|f| {
+        let path = f.expect("an entry").path();
+        (path.extension()? == "jsonl").then(|| std::fs::read_to_string(path).expect("text"))
+    });
+    let metrics = records.collect::<String>();
+    let skips = metrics.matches("\"skipped\":1.0").count();
+    assert!((1..20).contains(&skips), "{skips} skips: {metrics}");
+}
+
 /// Twenty steps, and ten steps, kill -9, resume, ten steps: one hash. Then the model generates, is
 /// exported, read back and inspected.
 #[test]
