@@ -310,3 +310,33 @@ fn a_crashed_actor_is_started_again() {
     assert_eq!(restarts, victims.len());
     assert_eq!(trainer.state_hash().expect("a hash"), want);
 }
+
+/// Packing buffers are planned to the byte: after a step and an evaluation they are that large.
+#[test]
+fn packing_is_as_planned() {
+    let llama = ModelSpec {
+        family: planaria_models::families::Family::Llama,
+        kv_heads: 2,
+        mlp_width: 88,
+        vocab: 301,
+        ..ModelSpec::gpt2(2, 48, 4, 61, 40)
+    };
+    for (model, precision, threads) in [
+        (ModelSpec::gpt2(2, 32, 4, 61, 40), Precision::F32, 1),
+        (ModelSpec::gpt2(1, 200, 4, 5000, 40), Precision::Bf16, 2),
+        (llama.clone(), Precision::F16, 3),
+        (llama, Precision::F32, 2),
+    ] {
+        for isa in Isa::available().filter(|&i| i > Isa::Scalar) {
+            let optimizer = OptimizerSpec::Muon(Muon::default());
+            let spec = RunSpec { model: model.clone(), optimizer, ..spec(2, precision) };
+            let setup = DeviceSetup { threads, isa, ..setup() };
+            let device = Device::new(&spec, &setup, Box::new(Toy));
+            let planned = MemoryPlan::of(&spec, device.model(), &setup).packing;
+            let mut trainer = Trainer::start(spec, &setup, device).expect("threads start");
+            trainer.step().expect("a step");
+            let packed = trainer.call(|d| d.packing_bytes()).expect("a call");
+            assert_eq!(packed, planned, "{precision:?}, {threads} threads, {isa}");
+        }
+    }
+}

@@ -26,5 +26,6 @@ pub mod leaf;
 pub mod loss_scale;
 pub mod ops;
 pub mod optimizers;
+pub mod packing;
 pub mod schedules;
 pub mod tokenizers;

@@ -21,6 +21,7 @@ use planaria_models::kernels::Isa;
 use planaria_models::kernels::elementwise::squares_partials;
 use planaria_models::loss_scale::ScaleState;
 use planaria_models::optimizers::{Elements, Update};
+use planaria_models::packing::PackingPlan;
 
 /// Parameters that a message names at most.
 const NAMED: usize = 4;
@@ -51,13 +52,16 @@ pub struct MemoryPlan {
     pub activations: usize,
     /// Scratch that blocks carve up.
     pub scratch: usize,
+    /// Packed operands of matrix products.
+    pub packing: usize,
 }
 
 impl MemoryPlan {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.parameters + self.gradients + self.sums + self.activations + self.scratch
+        let kept = self.parameters + self.gradients + self.sums;
+        kept + self.activations + self.scratch + self.packing
     }
 
     /// What a device for `spec` allocates under `setup`.
@@ -72,6 +76,15 @@ impl MemoryPlan {
             sums: Gradients::wide_bytes(&model.params, spec.leaves, &layout.groups, all),
             activations: LeafMemory::bytes(model, spec.precision, activation),
             scratch: scratch_bytes(spec, model),
+            packing: PackingPlan {
+                spec: &spec.model,
+                model,
+                optimizer: &spec.optimizer,
+                leaf: shape(spec),
+                precision: spec.precision,
+                machine: (setup.isa, setup.threads),
+            }
+            .bytes(),
         }
     }
 }

@@ -56,6 +56,13 @@ pub struct MuonScalars {
     pub gram: bool,
 }
 
+/// The products of one update, by size.
+#[must_use]
+pub fn muon_products(shape: Shape) -> [Dims; 3] {
+    let (m, n, s) = (shape.rows, shape.cols, shape.short());
+    [Dims { m: s, n: s, k: m.max(n) }, square(s), Dims { m, n, k: s }]
+}
+
 /// Bytes of scratch that [`muon`] needs.
 #[must_use]
 pub fn muon_scratch(shape: Shape, gram: bool) -> usize {

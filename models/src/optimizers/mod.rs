@@ -25,6 +25,7 @@ pub use sgd::Sgd;
 use crate::block::ParamSpec;
 use crate::compute::{Arena, Kit, slot_bytes};
 use crate::kernels::Isa;
+use crate::kernels::gemm::Dims;
 use crate::kernels::lamb::lamb_partials;
 use crate::kernels::optimizer::update_parallel;
 use half::{bf16, f16};
@@ -134,6 +135,15 @@ impl OptimizerSpec {
             _ => slot_bytes::<f64>(lamb_partials(p.elements())),
         };
         whole.map(bytes).max().unwrap_or(0)
+    }
+
+    /// The fp32 products of a parameter's update, by size.
+    #[must_use]
+    pub fn products(&self, param: &ParamSpec) -> Vec<Dims> {
+        match self {
+            OptimizerSpec::Muon(_) if Muon::takes(param) => Muon::products(param),
+            _ => Vec::new(),
+        }
     }
 
     /// Updates a run of a parameter's elements, over all threads: any run, or the whole parameter

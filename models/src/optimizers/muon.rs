@@ -4,7 +4,8 @@
 use super::{Adam, Elements, Update};
 use crate::block::ParamSpec;
 use crate::compute::{Arena, Kit};
-use crate::kernels::muon::{MuonScalars, Shape, muon, muon_scratch};
+use crate::kernels::gemm::Dims;
+use crate::kernels::muon::{MuonScalars, Shape, muon, muon_products, muon_scratch};
 use serde::{Deserialize, Serialize};
 
 /// How a matrix is made orthogonal: the same polynomial, in another order of operations.
@@ -61,6 +62,11 @@ impl Muon {
     /// Bytes of scratch that a matrix's update needs.
     pub(super) fn scratch_bytes(&self, param: &ParamSpec) -> usize {
         muon_scratch(shape(param), self.is_gram())
+    }
+
+    /// The products of a matrix's update.
+    pub(super) fn products(param: &ParamSpec) -> Vec<Dims> {
+        muon_products(shape(param)).to_vec()
     }
 
     /// What Adam's group gets.

@@ -22,6 +22,7 @@ mod pack;
 mod pack_x86;
 mod packing;
 mod panels;
+mod plan;
 pub(crate) mod serial;
 mod thin;
 
@@ -30,6 +31,7 @@ pub use epilogue::Epilogue;
 pub use micro::{GemmElement, TILE_ROWS, TILE_STRIDE};
 pub use packing::Packing;
 pub use panels::gemm_panels;
+pub use plan::{PackedWords, packed_by_gemm, packed_by_panels};
 
 /// Longest chain of multiply-adds, in words.
 pub const K_BLOCK: usize = 1024;
