@@ -311,14 +311,15 @@ fn a_crashed_actor_is_started_again() {
     assert_eq!(trainer.state_hash().expect("a hash"), want);
 }
 
-/// Packing buffers are planned to the byte: after a step and an evaluation they are that large.
+/// What grows in the first step is planned to the byte: packing buffers, and i64 sums.
 #[test]
-fn packing_is_as_planned() {
+fn what_a_step_allocates_is_as_planned() {
     let llama = ModelSpec {
         family: planaria_models::families::Family::Llama,
         kv_heads: 2,
         mlp_width: 88,
         vocab: 301,
+        tied: false,
         ..ModelSpec::gpt2(2, 48, 4, 61, 40)
     };
     for (model, precision, threads) in [
@@ -327,16 +328,19 @@ fn packing_is_as_planned() {
         (llama.clone(), Precision::F16, 3),
         (llama, Precision::F32, 2),
     ] {
-        for isa in Isa::available().filter(|&i| i > Isa::Scalar) {
+        for (isa, order) in Isa::available()
+            .filter(|&i| i > Isa::Scalar)
+            .flat_map(|i| [(i, Order::BreadthFirst), (i, Order::DepthFirst)])
+        {
             let optimizer = OptimizerSpec::Muon(Muon::default());
             let spec = RunSpec { model: model.clone(), optimizer, ..spec(2, precision) };
-            let setup = DeviceSetup { threads, isa, ..setup() };
+            let setup = DeviceSetup { threads, isa, order, ..setup() };
             let device = Device::new(&spec, &setup, Box::new(Toy));
-            let planned = MemoryPlan::of(&spec, device.model(), &setup).packing;
-            let mut trainer = Trainer::start(spec, &setup, device).expect("threads start");
+            let planned = MemoryPlan::of(&spec, device.model(), &setup);
+            let mut trainer = Trainer::start(spec.clone(), &setup, device).expect("threads start");
             trainer.step().expect("a step");
-            let packed = trainer.call(|d| d.packing_bytes()).expect("a call");
-            assert_eq!(packed, planned, "{precision:?}, {threads} threads, {isa}");
+            let found = trainer.call(|d| (d.packing_bytes(), d.sum_bytes())).expect("a call");
+            assert_eq!(found, (planned.packing, planned.sums), "{spec:?}, {setup:?}");
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::compute::Kit;
 use crate::exact_sum::{Grid, add_second, round_to_grid, tag, tag_total};
 use crate::kernels::{Isa, exact};
 use planaria_base::{Leaf, ParamId, Site};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One parameter's sum.
@@ -91,8 +92,9 @@ impl Gradients {
         params.iter().map(|p| Buffer::<f32>::bytes_for(p.elements())).sum()
     }
 
-    /// Bytes of i64 sums that exist at once, at most: none with one leaf; with more, of all
-    /// parameters if `all_at_once`, else of the largest group and of the parameters in two groups.
+    /// Bytes of i64 sums that a step leaves allocated: none with one leaf; with more, of all
+    /// parameters if `all` groups are summed at once, else of those of a group at a time and of the
+    /// parameters in two groups. A sum is used again for a parameter of its length only.
     #[must_use]
     pub fn wide_bytes(
         params: &[ParamSpec],
@@ -100,17 +102,35 @@ impl Gradients {
         groups: &[Vec<ParamId>],
         all: bool,
     ) -> usize {
-        let bytes = |id: &ParamId| Buffer::<i64>::bytes_for(params[id.index()].elements());
-        let tied = |id: &&ParamId| params[id.index()].sites > 1;
         if leaves == 1 {
             return 0;
         }
+        let bytes = |id: &ParamId| Buffer::<i64>::bytes_for(params[id.index()].elements());
         if all {
             return params.iter().map(|p| bytes(&p.id)).sum();
         }
+        let tied = |id: &&ParamId| params[id.index()].sites > 1;
         let shared: usize = groups.iter().flatten().filter(tied).map(bytes).sum();
-        let own = |g: &Vec<ParamId>| g.iter().filter(|id| !tied(id)).map(bytes).sum::<usize>();
-        shared + groups.iter().map(own).max().unwrap_or(0)
+        let mut most = BTreeMap::<usize, usize>::new();
+        for group in groups {
+            let mut counts = BTreeMap::<usize, usize>::new();
+            for id in group.iter().filter(|id| !tied(id)) {
+                *counts.entry(params[id.index()].elements()).or_default() += 1;
+            }
+            for (len, count) in counts {
+                let most = most.entry(len).or_default();
+                *most = count.max(*most);
+            }
+        }
+        shared + most.iter().map(|(&len, n)| n * Buffer::<i64>::bytes_for(len)).sum::<usize>()
+    }
+
+    /// Bytes of i64 sums allocated so far.
+    #[must_use]
+    pub fn wide_bytes_held(&self) -> usize {
+        let used = self.sums.iter().map(|s| lock(s).wide.as_ref().map_or(0, |w| w.len()));
+        let free = lock(&self.free).iter().map(|w| w.len()).collect::<Vec<_>>();
+        used.chain(free).map(Buffer::<i64>::bytes_for).sum()
     }
 
     /// Forgets all sums: an attempt starts.

@@ -180,6 +180,12 @@ impl Device {
         (self.states.first().copied().unwrap_or_default(), self.updates)
     }
 
+    /// Bytes of the i64 sums allocated so far.
+    #[must_use]
+    pub fn sum_bytes(&self) -> usize {
+        self.gradients.wide_bytes_held()
+    }
+
     /// Bytes that matrix products use for packing at present.
     #[must_use]
     pub fn packing_bytes(&self) -> usize {

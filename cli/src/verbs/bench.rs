@@ -186,7 +186,7 @@ fn report(
         (seconds[0], seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
     let flops = rate(median) * spec.model.flops_per_token(spec.length) as f64;
     let resident = machine::resident_bytes().1;
-    let planned = (plan.total() + packing) as u64;
+    let planned = plan.total() as u64;
     if json {
         return output::json(&json!({
             "tokens_per_s": { "min": rate(slowest), "median": rate(median), "max": rate(fastest) },
