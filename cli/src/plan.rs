@@ -242,7 +242,8 @@ fn schedule(plan: &SchedulePlan, rate: f64) -> anyhow::Result<ScheduleSpec> {
     })
 }
 
-/// How this machine executes the run: breadth first where several leaves share a step.
+/// How this machine executes the run: breadth first where several leaves share a step, if
+/// [`crate::cost::choose`] finds that it fits.
 ///
 /// # Errors
 /// If an instruction set is asked for that this processor does not have.
@@ -264,6 +265,6 @@ pub(crate) fn setup(plan: &RunPlan) -> anyhow::Result<DeviceSetup> {
         threads: plan.compute.threads.map_or_else(machine::cores, |t| t as usize),
         isa,
         order: if plan.batch.leaves() > 1 { Order::BreadthFirst } else { Order::DepthFirst },
-        recompute: plan.recompute,
+        recompute: plan.recompute.unwrap_or(false),
     })
 }

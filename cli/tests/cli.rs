@@ -44,6 +44,46 @@ fn config(dir: &Path, name: &str) -> String {
     path.display().to_string()
 }
 
+/// `plan` judges every layout without touching the run's folder; what it says of this one is what
+/// `train` takes, and a limit below it is refused before anything is allocated, with the sum.
+#[test]
+fn a_plan_is_kept_or_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = config(dir.path(), "planned");
+    let plan = |more: &[&str]| planaria(&[&["plan", &path, "--flops", "1e10"], more].concat());
+    let found = json(&plan(&["--json", "--memory", "1GiB", "--nodes", "2", "--drive", "1GiB"]));
+    let candidates = found["recommendation"]["candidates"].as_array().expect("layouts");
+    assert_eq!(candidates.len(), 14, "four stages and three ways to offload, twice");
+    let stages = candidates.iter().map(|c| c["layout"]["stage"].as_u64());
+    assert!((0..4).all(|stage| stages.clone().any(|s| s == Some(stage))));
+    let text = String::from_utf8_lossy(&plan(&["--memory", "1GiB"]).stdout).into_owned();
+    assert!(text.contains("optimizer states") && text.contains("to the byte"), "{text}");
+    assert!(!dir.path().join("planned").exists());
+
+    let alone = json(&plan(&["--json", "--memory", "1GiB"]));
+    let best = alone["recommendation"]["best"].as_u64().expect("it fits") as usize;
+    let items = alone["recommendation"]["candidates"][best]["memory"]["items"].clone();
+    let needs: u64 =
+        items.as_array().expect("items").iter().map(|i| i["bytes"].as_u64().unwrap()).sum();
+    let limit = format!("planaria.compute.memory={}", needs / 2);
+    let refused = planaria(&["train", &path, "--set", &limit]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("nothing was allocated") && said.contains("memory in all"), "{said}");
+    let recompute = "planaria.compute.recompute=auto";
+    let trained = planaria(&["train", &path, "--steps", "2", "--json", "--set", recompute]);
+    assert_eq!(json(&trained)["steps"], 2);
+}
+
+/// Plans agree with what processes take, within 10 %: the small ones of `bench plan`.
+#[test]
+fn plans_are_what_processes_take() {
+    let found = json(&planaria(&["bench", "plan", "--quick", "--json"]));
+    let worst = found["worst"].as_f64().expect("a number");
+    assert!(worst <= 0.1, "{found}");
+    assert!(found["rows"].as_array().expect("rows").len() >= 6);
+}
+
 /// fp16 with a loss scale that overflows at first, under Muon: ten steps and twenty more are thirty at
 /// once, loss scale included.
 #[test]

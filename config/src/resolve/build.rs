@@ -34,7 +34,7 @@ pub(super) fn plan(settings: &Settings, batch: BatchPlan) -> Option<RunPlan> {
             parameters: tier(s, "offload_param"),
             optimizer: tier(s, "offload_optimizer"),
         },
-        recompute: s.bool("planaria.compute.recompute"),
+        recompute: s.opt_bool("planaria.compute.recompute"),
         steps_per_print: s.u64("steps_per_print"),
         wall_clock_breakdown: s.bool("wall_clock_breakdown"),
         model: model(s)?,

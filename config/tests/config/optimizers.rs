@@ -109,6 +109,16 @@ fn muons_groups_have_their_rates() {
     assert_eq!(rates(&decay), (0.02, 0.02));
 }
 
+/// Recomputation: off, on with the block that DeepSpeed has for it, or the planner's choice.
+#[test]
+fn recomputation_can_be_left_to_the_planner() {
+    assert_eq!(plan(&[]).recompute, Some(false));
+    assert_eq!(plan(&["activation_checkpointing={}"]).recompute, Some(true));
+    assert_eq!(plan(&["planaria.compute.recompute=auto"]).recompute, None);
+    let both = ["activation_checkpointing={}", "planaria.compute.recompute=\"auto\""];
+    assert_eq!(plan(&both).recompute, None);
+}
+
 /// fp16's keys arrive in the plan: dynamic by default, static with a scale.
 #[test]
 fn the_loss_scale_is_planned() {
