@@ -14,7 +14,7 @@ use planaria_models::families::ModelSpec;
 use planaria_models::kernels::Isa;
 use planaria_models::loss_scale::{DynamicScale, LossScaleSpec};
 use planaria_models::optimizers::{Adagrad, Adam, Lamb, Lion, Muon, OptimizerSpec, Sgd};
-use planaria_models::schedules::{ScheduleSpec, Warmup};
+use planaria_models::schedules::{CycleMomentum, ScheduleSpec, Warmup};
 
 /// Text-like samples: each token depends on the one before, so that there is something to learn.
 struct Toy;
@@ -257,6 +257,23 @@ fn every_optimizer_is_deterministic_and_learns() {
             losses[59]
         );
     }
+}
+
+/// A schedule that cycles momentum reaches the optimizer, from the first update on.
+#[test]
+fn cycled_momentum_reaches_the_update() {
+    let cycle = |momentum| {
+        let (rates, steps, stairs) = ([1e-3, 1e-2], [3, 3], [0, 0]);
+        let (decay_rate, decay_step) = (0.0, 0);
+        let schedule =
+            ScheduleSpec::OneCycle { rates, steps, stairs, decay_rate, decay_step, momentum };
+        RunSpec { schedule, ..spec(1, Precision::F32) }
+    };
+    let bounds = |low, high| Some(CycleMomentum { bounds: [low, high], decay_rate: 0.0 });
+    let after = |momentum| hash_after(&cycle(momentum), &setup(), 1);
+    assert_ne!(after(bounds(0.5, 0.9)), after(None));
+    assert_ne!(after(bounds(0.5, 0.9)), after(bounds(0.6, 0.9)));
+    check_ways(&cycle(bounds(0.5, 0.9)), 4);
 }
 
 /// Only what its optimizer needs whole is left uncut, and the plan of memory knows each state.

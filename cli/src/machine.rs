@@ -111,7 +111,7 @@ pub(crate) fn memory_bytes_per_s(kit: &Kit) -> f64 {
     let [gradient, mut master, mut first, mut second] =
         std::array::from_fn(|_| vec![0.0f32; ELEMENTS]);
     let adam = OptimizerSpec::Adam(Adam::default());
-    let update = Update { t: 1, learning_rate: 1e-3, gradient_factor: 1.0 };
+    let update = Update { t: 1, learning_rate: 1e-3, gradient_factor: 1.0, ..Update::default() };
     let mut run = || {
         let start = Instant::now();
         let elements = Elements {

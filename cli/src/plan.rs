@@ -21,7 +21,7 @@ use planaria_models::loss_scale::{DynamicScale, LossScaleSpec};
 use planaria_models::optimizers::{
     Adagrad, Adam, Lamb, Lion, Muon, NewtonSchulz, OptimizerSpec, Sgd,
 };
-use planaria_models::schedules::{ScheduleSpec, Warmup};
+use planaria_models::schedules::{CycleMomentum, ScheduleSpec, Warmup};
 
 fn not_built(what: &str) -> anyhow::Error {
     Usage(format!("{what} is understood but not built yet")).into()
@@ -122,7 +122,7 @@ pub(crate) fn run_spec(
         precision,
         loss_scale: plan.loss_scale.as_ref().map(loss_scale),
         optimizer: optimizer(&plan.optimizer),
-        schedule: schedule(&plan.schedule, plan.optimizer.learning_rate())?,
+        schedule: schedule(&plan.schedule, plan.optimizer.learning_rate()),
         clip: plan.gradient_clipping.unwrap_or(0.0),
         grid_max_log2: plan.numerics.grid_max_log2,
         chunk_elements: CHUNK_ELEMENTS,
@@ -198,8 +198,8 @@ fn shape(shape: WarmupShape) -> Warmup {
     }
 }
 
-fn schedule(plan: &SchedulePlan, rate: f64) -> anyhow::Result<ScheduleSpec> {
-    Ok(match *plan {
+fn schedule(plan: &SchedulePlan, rate: f64) -> ScheduleSpec {
+    match *plan {
         SchedulePlan::Constant => ScheduleSpec::Constant { rate },
         SchedulePlan::WarmupLR { min_lr, max_lr, warmup_steps, shape: s } => {
             let (min, max, warmup) = (min_lr, max_lr, warmup_steps);
@@ -224,22 +224,26 @@ fn schedule(plan: &SchedulePlan, rate: f64) -> anyhow::Result<ScheduleSpec> {
             total: total_steps,
             shape: shape(s),
         },
-        SchedulePlan::OneCycle { momentum: Some(_), .. } => {
-            return Err(not_built("OneCycle's cycle_momentum (set it to false)"));
-        }
-        SchedulePlan::OneCycle { lr, decay_lr_rate, steps, stairs, decay_step_size, .. } => {
-            ScheduleSpec::OneCycle {
-                rates: lr,
-                steps,
-                stairs,
-                decay_rate: decay_lr_rate,
-                decay_step: decay_step_size,
-            }
-        }
+        SchedulePlan::OneCycle {
+            lr,
+            decay_lr_rate,
+            steps,
+            stairs,
+            decay_step_size,
+            momentum,
+            decay_mom_rate,
+        } => ScheduleSpec::OneCycle {
+            rates: lr,
+            steps,
+            stairs,
+            decay_rate: decay_lr_rate,
+            decay_step: decay_step_size,
+            momentum: momentum.map(|bounds| CycleMomentum { bounds, decay_rate: decay_mom_rate }),
+        },
         SchedulePlan::LRRangeTest { min_lr, step_size, step_rate, staircase } => {
             ScheduleSpec::RangeTest { min: min_lr, step: step_size, rate: step_rate, staircase }
         }
-    })
+    }
 }
 
 /// How this machine executes the run: breadth first where several leaves share a step, if

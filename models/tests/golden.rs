@@ -83,7 +83,12 @@ fn check_ten_steps(name: &str) {
         }
         let norm = squares.sqrt() * mean;
         let factor = (mean * (1.0 / (norm + 1e-6)).min(1.0)) as f32;
-        let update = Update { t: step as u64, learning_rate: 1e-3, gradient_factor: factor };
+        let update = Update {
+            t: step as u64,
+            learning_rate: 1e-3,
+            gradient_factor: factor,
+            ..Update::default()
+        };
         for i in 0..run.values.len() {
             let elements = Elements {
                 gradient: run.gradients.gradient(ParamId(i as u32)),

@@ -29,6 +29,7 @@ use planaria_models::gradients::{Gradients, SumOutcome};
 use planaria_models::kernels::elementwise::sum_of_squares_parallel;
 use planaria_models::loss_scale::LossScaler;
 use planaria_models::optimizers::OptimizerSpec;
+use planaria_models::schedules::ScheduleSpec;
 
 /// A node's memory and compute.
 pub struct Device {
@@ -42,6 +43,7 @@ pub struct Device {
     /// The loss scale, in fp16.
     scaler: Option<LossScaler>,
     optimizer: OptimizerSpec,
+    schedule: ScheduleSpec,
     params: ParamsMemory,
     gradients: Gradients,
     /// Partial sums of squares, one per fixed piece of a chunk.

@@ -149,6 +149,7 @@ impl Device {
             scale: LossScale { factor: spec.leaf_factor() },
             scaler: spec.loss_scaler(),
             optimizer: spec.optimizer,
+            schedule: spec.schedule,
             params,
             gradients: Gradients::new(setup.isa, &model.params, spec.leaves, spec.grid_max_log2),
             squares: Buffer::zeroed(partials),
@@ -197,6 +198,7 @@ impl Device {
             t: decision.updates,
             learning_rate: decision.learning_rate,
             gradient_factor: decision.gradient_factor,
+            betas: self.schedule.betas(decision.updates - 1),
         };
         for span in &self.layout.table.chunk(chunk).spans {
             let gradient = &self.gradients.gradient(span.param)[span.range()];

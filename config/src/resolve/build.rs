@@ -168,11 +168,16 @@ fn schedule(s: &Settings) -> SchedulePlan {
     }
 }
 
+/// Whether OneCycle finds betas to move: DeepSpeed does not in Muon's groups.
+pub(super) fn cycles_momentum(s: &Settings) -> bool {
+    s.text("optimizer.type") != "muon" && s.setting("optimizer.params.betas").is_some()
+}
+
 fn one_cycle(s: &Settings) -> SchedulePlan {
     let at = |key: &str| format!("scheduler.params.{key}");
     let (number, count) = (|key: &str| s.f64(&at(key)), |key: &str| s.u64(&at(key)));
     let second = |first: &str, second: &str| s.opt_u64(&at(second)).unwrap_or(count(first));
-    let cycles = s.bool(&at("cycle_momentum")) && s.setting("optimizer.params.betas").is_some();
+    let cycles = s.bool(&at("cycle_momentum")) && cycles_momentum(s);
     SchedulePlan::OneCycle {
         lr: [number("cycle_min_lr"), number("cycle_max_lr")],
         decay_lr_rate: number("decay_lr_rate"),

@@ -218,10 +218,38 @@ impl Resolver<'_> {
             let message = "`cycle_min_lr` is above `cycle_max_lr`".to_owned();
             self.error("contradiction", &low, message, "swap the two");
         }
-        let betas = self.settings.setting("optimizer.params.betas").is_some();
-        if kind == "OneCycle" && !betas && self.settings.bool(&at("cycle_momentum")) {
-            let message = "`cycle_momentum` is off: this optimizer has no betas".to_owned();
-            self.warn("schedule", &at("cycle_momentum"), message, "set \"cycle_momentum\": false");
+        if kind == "OneCycle" && self.settings.bool(&at("cycle_momentum")) {
+            self.cycle_momentum();
+        }
+    }
+
+    fn cycle_momentum(&mut self) {
+        let at = |key: &str| format!("scheduler.params.{key}");
+        if !build::cycles_momentum(self.settings) {
+            let message = "`cycle_momentum` is off: this optimizer has no betas to move".to_owned();
+            let fix = "set \"cycle_momentum\": false";
+            let given = self.settings.is_given(&at("cycle_momentum"));
+            let place = if given { at("cycle_momentum") } else { "scheduler.type".to_owned() };
+            return self.warn("schedule", &place, message, fix);
+        }
+        let number = |key: &str| self.settings.f64(&at(key));
+        let (low, high) = (number("cycle_min_mom"), number("cycle_max_mom"));
+        if low > high || high >= 1.0 {
+            let message = format!("momentum from {low} to {high} is not a range below 1");
+            let given = self.settings.is_given(&at("cycle_max_mom"));
+            let place = at(if given { "cycle_max_mom" } else { "cycle_min_mom" });
+            return self.error("contradiction", &place, message, "use 0.8 and 0.9");
+        }
+        let first = self.settings.u64(&at("cycle_first_step_size"));
+        let second = self.settings.opt_u64(&at("cycle_second_step_size")).unwrap_or(first);
+        let (rate, step) = (number("decay_mom_rate"), self.settings.u64(&at("decay_step_size")));
+        let Some(steps) = self.settings.opt_u64("planaria.run.steps").filter(|_| step > 0) else {
+            return;
+        };
+        let past = steps.saturating_sub(first.saturating_add(second));
+        if high * (1.0 + rate * past as f64 / step as f64) >= 1.0 {
+            let message = format!("momentum grows to 1 within the run's {steps} steps");
+            self.error("contradiction", &at("decay_mom_rate"), message, "use a smaller rate, or 0");
         }
     }
 

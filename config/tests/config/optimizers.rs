@@ -60,6 +60,28 @@ pub(super) const ROWS: &[Row] = &[
         &["W eps optimizer.params.eps"],
     ),
     good(
+        "OneCycle cycles Adam's first beta",
+        r#"{"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3}}}"#,
+        &[("scheduler.params.cycle_momentum", "true")],
+    ),
+    bad(
+        "OneCycle finds no betas in Muon",
+        r#"{"train_batch_size": 8, "optimizer": {"type": "Muon"},
+           "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3}}}"#,
+        &["W schedule scheduler.type"],
+    ),
+    bad(
+        "OneCycle with a momentum of 1",
+        r#"{"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "cycle_max_mom": 1}}}"#,
+        &["E contradiction scheduler.params.cycle_max_mom"],
+    ),
+    bad(
+        "OneCycle whose momentum grows to 1",
+        r#"{"train_batch_size": 8, "planaria": {"run": {"steps": 6000}}, "scheduler": {"type": "OneCycle",
+           "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "decay_step_size": 100, "decay_mom_rate": 0.01}}}"#,
+        &["E contradiction scheduler.params.decay_mom_rate"],
+    ),
+    good(
         "fp16 with all its keys",
         r#"{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12,
            "loss_scale_window": 500, "hysteresis": 4, "consecutive_hysteresis": true, "min_loss_scale": 2}}"#,

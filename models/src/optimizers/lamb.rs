@@ -47,7 +47,8 @@ impl Lamb {
     /// One update of a whole parameter.
     pub(super) fn update(&self, kit: &Kit, at: Update, e: Elements<'_>, partials: &mut [f64]) {
         let weights = |beta: f64| [beta as f32, (1.0 - beta) as f32];
-        let correct = self.betas.map(|beta| {
+        let betas = at.betas.unwrap_or(self.betas);
+        let correct = betas.map(|beta| {
             if self.bias_correction {
                 (1.0 / (1.0 - libm::pow(beta, at.t as f64))) as f32
             } else {
@@ -56,8 +57,8 @@ impl Lamb {
         });
         let scalars = LambScalars {
             factor: at.gradient_factor,
-            first: weights(self.betas[0]),
-            second: weights(self.betas[1]),
+            first: weights(betas[0]),
+            second: weights(betas[1]),
             correct,
             eps: self.eps as f32,
             eps_inside_sqrt: self.eps_inside_sqrt,

@@ -50,7 +50,7 @@ pub enum OptimizerSpec {
 }
 
 /// What every element of an update shares.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Update {
     /// Updates applied once this one is, from 1.
     pub t: u64,
@@ -58,6 +58,8 @@ pub struct Update {
     pub learning_rate: f64,
     /// The gradient is multiplied by this first: mean and clipping.
     pub gradient_factor: f32,
+    /// In place of the optimizer's betas, if it has any: a schedule that cycles momentum.
+    pub betas: Option<[f64; 2]>,
 }
 
 /// A run of elements to update; all slices have one length.

@@ -98,7 +98,7 @@ fn five_updates(
     (out.bf16, out.f16) = (vec![bf16::ZERO; len], vec![f16::ZERO; len]);
     for (t, gradient) in (1..).zip(gradients) {
         let gradient: Vec<f32> = gradient.iter().map(|g| 4.0 * g).collect();
-        let update = Update { t, learning_rate: rate, gradient_factor: 0.25 };
+        let update = Update { t, learning_rate: rate, gradient_factor: 0.25, ..Update::default() };
         let [first, second] = &mut out.states;
         let working = Some(if t % 2 == 0 {
             Working::F16(&mut out.f16)
@@ -137,6 +137,27 @@ fn updates_are_pytorchs() {
         let got = five_updates((1, Isa::detect()), spec, &vector, golden.learning_rate, data);
         close(name, &got.master, &golden.after[name], 3e-7);
     }
+}
+
+/// Betas that a schedule moves are those of the update, bias correction included.
+#[test]
+fn betas_of_the_schedule_come_first() {
+    let golden = golden();
+    let (mut master, len) = (golden.start.clone(), golden.start.len());
+    let (mut first, mut second) = (vec![0.0; len], vec![0.0; len]);
+    let adamw = Adam { weight_decay: 0.1, ..Adam::default() };
+    for (t, gradient) in (1..).zip(&golden.gradients) {
+        let betas = Some([0.8 + 0.05 * (t as f64 - 3.0).abs(), 0.99]);
+        let learning_rate = golden.learning_rate;
+        let update = Update { t, learning_rate, gradient_factor: 1.0, betas };
+        let (master, first, second) = (&mut master[..], &mut first[..], &mut second[..]);
+        adamw.update(
+            Isa::detect(),
+            update,
+            Elements { gradient, master, first, second, working: None },
+        );
+    }
+    close("adamw_cycled", &master, &golden.after["adamw_cycled"], 3e-7);
 }
 
 /// Muon on wide, tall and square matrices: PyTorch's own, and DeepSpeed's order of operations.
@@ -185,12 +206,14 @@ fn updates_do_not_depend_on_threads_or_isa() {
     let long: Vec<f32> = golden.start.repeat(copies);
     let gradients: Vec<Vec<f32>> = golden.gradients.iter().map(|g| g.repeat(copies)).collect();
     let rate = golden.learning_rate;
-    let matrix = param("h.0.attn.weight", vec![300, 350]);
+    let matrix = param("h.0.attn.weight", vec![60, 70]);
     let mut cases: Vec<_> =
         specs().into_iter().map(|(name, spec)| (spec, param(name, vec![long.len()]))).collect();
     cases.extend([NewtonSchulz::Gram, NewtonSchulz::Standard].map(|m| (muon(m), matrix.clone())));
     for (spec, param) in cases {
-        let data = (&long[..], &gradients[..]);
+        let n = param.elements();
+        let gradients: Vec<Vec<f32>> = gradients.iter().map(|g| g[..n].to_vec()).collect();
+        let data = (&long[..n], &gradients[..]);
         let want = five_updates((1, Isa::Scalar), spec, &param, rate, data);
         for isa in Isa::available() {
             let got = five_updates((3, isa), spec, &param, rate, data);

@@ -42,6 +42,17 @@ def by_torch(make, options):
     return p.detach().tolist()
 
 
+def cycled():
+    """AdamW whose first beta falls and rises, as OneCycle moves it."""
+    p = torch.tensor(START, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.AdamW([p], lr=LR, weight_decay=0.1)
+    for t, gradient in enumerate(GRADIENTS):
+        optimizer.param_groups[0]["betas"] = (0.8 + 0.05 * abs(t - 2), 0.99)
+        p.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+    return p.detach().tolist()
+
+
 def lion(b1=0.9, b2=0.99, decay=0.1):
     p, m = torch.tensor(START, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
     for gradient in GRADIENTS:
@@ -128,6 +139,7 @@ def orthogonal(x, a=3.4445, b=-4.7750, c=2.0315):
 
 after = {name: by_torch(*case) for name, case in CASES.items()} | {"lion": lion()}
 after |= {
+    "adamw_cycled": cycled(),
     "lamb": lamb(),
     "lamb_least": lamb(least=1.5, correct=False),
     "lamb_most": lamb(most=0.5, inside=True),
