@@ -53,6 +53,7 @@ pub(crate) fn model_cost(spec: &RunSpec, model: &Model, setup: &DeviceSetup) -> 
         packing_bytes: packing.bytes() as u64,
         forward_flops: plans.iter().map(|p| p.forward_flops).sum::<u64>() + head.forward_flops,
         backward_flops: plans.iter().map(|p| p.backward_flops).sum::<u64>() + head.backward_flops,
+        update_flops: spec.optimizer.update_flops(&model.params),
         process_bytes: PROCESS_BYTES,
     }
 }

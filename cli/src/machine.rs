@@ -27,12 +27,12 @@ pub(crate) fn resident_bytes() -> (u64, u64) {
 /// number where neither says.
 #[must_use]
 pub(crate) fn available_bytes() -> u64 {
-    system_bytes().min(group_bytes(Path::new("/sys/fs/cgroup")))
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    system_bytes().min(group_bytes(Path::new("/sys/fs/cgroup"), &groups))
 }
 
 /// Bytes that the control group (version 2) and those above it leave to this process.
-fn group_bytes(root: &Path) -> u64 {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+fn group_bytes(root: &Path, groups: &str) -> u64 {
     let Some(own) = groups.lines().find_map(|l| l.strip_prefix("0::/")) else { return u64::MAX };
     let mut left = u64::MAX;
     for group in Path::new(own).ancestors() {
@@ -125,4 +125,28 @@ pub(crate) fn memory_bytes_per_s(kit: &Kit) -> f64 {
         BYTES / start.elapsed().as_secs_f64()
     };
     (0..4).map(|_| run()).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tightest limit on the way up counts, less what is in use there; no limit is no bound.
+    #[test]
+    fn control_groups_bound_memory() {
+        let root = tempfile::tempdir().expect("a folder");
+        let group = root.path().join("job/step");
+        std::fs::create_dir_all(&group).expect("made");
+        let write = |file: &str, text: &str| std::fs::write(root.path().join(file), text);
+        let left = || group_bytes(root.path(), "1:name=x:/\n0::/job/step\n");
+        assert_eq!(left(), u64::MAX);
+        write("job/step/memory.max", "max\n").expect("written");
+        write("job/memory.max", "1000\n").expect("written");
+        write("job/memory.current", "300\n").expect("written");
+        assert_eq!(left(), 700);
+        write("job/step/memory.max", "500\n").expect("written");
+        write("job/step/memory.current", "900\n").expect("written");
+        assert_eq!(left(), 0);
+        assert_eq!(group_bytes(root.path(), ""), u64::MAX);
+    }
 }

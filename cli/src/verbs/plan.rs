@@ -97,8 +97,12 @@ impl Plan {
             work.precision,
         ));
         output::line(&format!(
-            "{} nodes of {}, {} threads, {:.1} GFLOP/s, memory {}/s, wire {}/s\n",
-            machine.nodes,
+            "{} of {}, {} threads, {:.1} GFLOP/s, memory {}/s, wire {}/s\n",
+            if machine.nodes == 1 {
+                "one node".to_owned()
+            } else {
+                format!("{} nodes", machine.nodes)
+            },
             format_bytes(machine.device_bytes),
             setup.threads,
             rates.flops_per_s / 1e9,

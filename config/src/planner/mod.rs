@@ -67,6 +67,8 @@ pub struct ModelCost {
     pub forward_flops: u64,
     /// Floating-point operations of backward.
     pub backward_flops: u64,
+    /// Floating-point operations of the optimizer's products: Muon's.
+    pub update_flops: u64,
     /// Bytes that the process has besides: program, threads, buffers that the caller knows of.
     pub process_bytes: u64,
 }

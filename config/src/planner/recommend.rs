@@ -7,6 +7,7 @@ use super::{
 use crate::schema::{Status, features};
 use planaria_base::units::format_bytes;
 use serde::Serialize;
+use std::cmp::Reverse;
 
 /// One layout, judged.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -87,7 +88,8 @@ pub fn recommend(cost: &ModelCost, work: &Workload, machine: &Machine) -> Recomm
     Recommendation { best, candidates }
 }
 
-/// Simplest first, so that of two equally fast ones the simpler is chosen.
+/// Simplest first, so that of two equally fast ones the simpler is chosen; leaves side by side before
+/// one after another, as the trainer does.
 fn layouts(machine: &Machine, work: &Workload) -> Vec<Layout> {
     let mut places = vec![Place::Device];
     if machine.host_bytes.is_some() {
@@ -114,7 +116,7 @@ fn layouts(machine: &Machine, work: &Workload) -> Vec<Layout> {
         }
     }
     list.retain(|s| is_allowed(s, machine.nodes));
-    list.sort_by_key(|s| (s.recompute, s.optimizer, s.parameters, s.stage, s.order));
+    list.sort_by_key(|s| (s.recompute, s.optimizer, s.parameters, s.stage, Reverse(s.order)));
     list
 }
 

@@ -44,7 +44,8 @@ impl MemoryPlan {
         let mut text = String::new();
         for item in &self.items {
             let place = place(item.place);
-            let _ = writeln!(text, "  {:<24} {:>16} bytes {place}", item.name, item.bytes);
+            let line = format!("  {:<24} {:>16} bytes {place}", item.name, item.bytes);
+            let _ = writeln!(text, "{}", line.trim_end());
         }
         let total = self.bytes(Place::Device);
         let _ = writeln!(text, "  {:<24} {total:>16} bytes", "memory in all");

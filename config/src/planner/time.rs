@@ -12,7 +12,7 @@ pub struct StepTime {
     pub sum_s: f64,
     /// The wire, overlapped with both.
     pub wire_s: f64,
-    /// The optimizer's pass over its states.
+    /// The optimizer's pass over its states, and its products.
     pub optimizer_s: f64,
     /// Moving states to and from host or drive, overlapped with the optimizer.
     pub offload_s: f64,
@@ -39,7 +39,8 @@ pub fn time(
     let sum_s = local * cost.params() as f64 * 2.0 * word / rates.memory_bytes_per_s;
     let wire_s = traffic.wire_bytes as f64 / rates.wire_bytes_per_s;
     let owners = if layout.stage >= 1 { machine.nodes.max(1) } else { 1 };
-    let optimizer_s = optimizer_bytes(cost, work) / owners as f64 / rates.memory_bytes_per_s;
+    let pass_s = optimizer_bytes(cost, work) / rates.memory_bytes_per_s;
+    let optimizer_s = (pass_s + cost.update_flops as f64 / rates.flops_per_s) / owners as f64;
     let offload_s = traffic.host_link_bytes as f64 / rates.host_link_bytes_per_s
         + traffic.disk_bytes as f64 / rates.disk_bytes_per_s;
     let step_s = (compute_s + sum_s).max(wire_s) + optimizer_s.max(offload_s);

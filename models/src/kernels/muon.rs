@@ -63,6 +63,19 @@ pub fn muon_products(shape: Shape) -> [Dims; 3] {
     [Dims { m: s, n: s, k: m.max(n) }, square(s), Dims { m, n, k: s }]
 }
 
+/// Operations of the products of one update: five steps of three products, or, on the Gram matrix, two
+/// runs of forming, multiplying out and applying it.
+#[must_use]
+pub fn muon_flops(shape: Shape, gram: bool) -> u64 {
+    let (s, long) = (shape.short() as u64, shape.rows.max(shape.cols) as u64);
+    let (across, square) = (2 * s * s * long, 2 * s * s * s);
+    if gram && shape.rows != shape.cols {
+        4 * across + (STEPS as u64 + 3 + 2 * 3) * square
+    } else {
+        STEPS as u64 * (2 * across + square)
+    }
+}
+
 /// Bytes of scratch that [`muon`] needs.
 #[must_use]
 pub fn muon_scratch(shape: Shape, gram: bool) -> usize {

@@ -148,6 +148,13 @@ impl OptimizerSpec {
         }
     }
 
+    /// Operations of those products: what an update costs beside its pass over the states.
+    #[must_use]
+    pub fn update_flops(&self, params: &[ParamSpec]) -> u64 {
+        let OptimizerSpec::Muon(muon) = self else { return 0 };
+        params.iter().filter(|p| Muon::takes(p)).map(|p| muon.flops(p)).sum()
+    }
+
     /// Updates a run of a parameter's elements, over all threads: any run, or the whole parameter
     /// where [`OptimizerSpec::needs_whole`] says so.
     ///

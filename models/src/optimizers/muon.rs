@@ -5,7 +5,7 @@ use super::{Adam, Elements, Update};
 use crate::block::ParamSpec;
 use crate::compute::{Arena, Kit};
 use crate::kernels::gemm::Dims;
-use crate::kernels::muon::{MuonScalars, Shape, muon, muon_products, muon_scratch};
+use crate::kernels::muon::{MuonScalars, Shape, muon, muon_flops, muon_products, muon_scratch};
 use serde::{Deserialize, Serialize};
 
 /// How a matrix is made orthogonal: the same polynomial, in another order of operations.
@@ -67,6 +67,11 @@ impl Muon {
     /// The products of a matrix's update.
     pub(super) fn products(param: &ParamSpec) -> Vec<Dims> {
         muon_products(shape(param)).to_vec()
+    }
+
+    /// Operations of a matrix's products.
+    pub(super) fn flops(&self, param: &ParamSpec) -> u64 {
+        muon_flops(shape(param), self.is_gram())
     }
 
     /// What Adam's group gets.
