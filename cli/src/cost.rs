@@ -16,6 +16,7 @@ use planaria_config::planner::{
 use planaria_models::block::{LeafShape, Model, ParamSpec, Precision};
 use planaria_models::buffer::Buffer;
 use planaria_models::compute::Kit;
+use planaria_models::families::{Family, ModelSpec};
 use planaria_models::kernels::gemm::Dims;
 use planaria_models::packing::PackingPlan;
 
@@ -24,6 +25,30 @@ pub(crate) const PROCESS_BYTES: u64 = 10 << 20;
 
 /// Share of a step's time in which products run at their own rate; the rest is everything else.
 const PRODUCTS_SHARE: f64 = 0.85;
+
+/// Bytes of the rotary tables that a model is built with: cosines and sines of every position.
+fn table_bytes(spec: &ModelSpec) -> u64 {
+    let elements = (spec.max_length as u64).saturating_mul(spec.head_dim as u64);
+    if spec.family == Family::Gpt2 { 0 } else { elements.saturating_mul(4) }
+}
+
+/// Refuses a model whose tables alone are more than this machine has: they are made before its plan
+/// can be read.
+///
+/// # Errors
+/// Says how large they are.
+pub(crate) fn check_tables(spec: &ModelSpec) -> anyhow::Result<()> {
+    let (tables, there) = (table_bytes(spec), machine::available_bytes());
+    if tables > there {
+        let (tables, there) = (format_bytes(tables), format_bytes(there));
+        let reason = format!(
+            "the rotary tables of {} positions take {tables}, {there} are there: lower max_length",
+            spec.max_length
+        );
+        return Err(Usage(reason).into());
+    }
+    Ok(())
+}
 
 /// What a model and one of its leaves cost.
 pub(crate) fn model_cost(spec: &RunSpec, model: &Model, setup: &DeviceSetup) -> ModelCost {
@@ -54,7 +79,7 @@ pub(crate) fn model_cost(spec: &RunSpec, model: &Model, setup: &DeviceSetup) -> 
         forward_flops: plans.iter().map(|p| p.forward_flops).sum::<u64>() + head.forward_flops,
         backward_flops: plans.iter().map(|p| p.backward_flops).sum::<u64>() + head.backward_flops,
         update_flops: spec.optimizer.update_flops(&model.params),
-        process_bytes: PROCESS_BYTES,
+        process_bytes: PROCESS_BYTES + table_bytes(&spec.model),
     }
 }
 
@@ -166,7 +191,6 @@ mod tests {
     use planaria_actors::device::MemoryPlan;
     use planaria_actors::spec::SPEC_VERSION;
     use planaria_base::Digest;
-    use planaria_models::families::{Family, ModelSpec};
     use planaria_models::kernels::Isa;
     use planaria_models::optimizers::{Adam, Muon, OptimizerSpec};
     use planaria_models::schedules::ScheduleSpec;
@@ -238,7 +262,8 @@ mod tests {
                 assert_eq!(item(&["64-bit accumulators"]), device.sums, "{spec:?} {setup:?}");
                 assert_eq!(item(&streams), device.activations);
                 assert_eq!(item(&["scratch"]), device.scratch);
-                assert_eq!(bytes(&found), device.total() as u64 + PROCESS_BYTES);
+                let others = PROCESS_BYTES + table_bytes(&spec.model);
+                assert_eq!(bytes(&found), device.total() as u64 + others);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! From a checked configuration to what the trainer takes: spec and setup. What the configuration
 //! knows but this build does not execute is refused here, by name.
 
+use crate::cost;
 use crate::machine;
 use crate::output::Usage;
 use planaria_actors::device::DeviceSetup;
@@ -110,6 +111,8 @@ pub(crate) fn run_spec(
             Usage(format!("sequences of {length} tokens, but the model takes {max}")).into()
         );
     }
+    cost::check_tables(&model)?;
+    check_size(&model, plan.batch.micro, plan.data.sequence_length)?;
     Ok(RunSpec {
         version: SPEC_VERSION,
         model,
@@ -127,6 +130,25 @@ pub(crate) fn run_spec(
         grid_max_log2: plan.numerics.grid_max_log2,
         chunk_elements: CHUNK_ELEMENTS,
     })
+}
+
+/// Refuses sizes that are each allowed and together beyond counting: nothing further down overflows.
+fn check_size(model: &ModelSpec, sequences: u64, length: u64) -> anyhow::Result<()> {
+    let wide = |n: usize| n as u128;
+    let (layers, width, length) = (wide(model.layers), wide(model.width), u128::from(length));
+    let heads = wide(model.heads) * wide(model.head_dim);
+    let layer = width * (4 * heads + 3 * wide(model.mlp_width)) + 4 * heads * length;
+    let token = layers * layer + 2 * width * wide(model.vocab);
+    let operations = (u128::from(sequences) * length * token).saturating_mul(8);
+    if operations >= 1 << 62 {
+        let reason = format!(
+            "one leaf would take about {:.0e} operations: {sequences} sequences of {length} tokens are \
+             too many for a model of width {width} and {layers} layers",
+            operations as f64
+        );
+        return Err(Usage(reason).into());
+    }
+    Ok(())
 }
 
 fn loss_scale(plan: &LossScalePlan) -> LossScaleSpec {

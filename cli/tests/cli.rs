@@ -75,6 +75,29 @@ fn a_plan_is_kept_or_refused() {
     assert_eq!(json(&trained)["steps"], 2);
 }
 
+/// Sizes that are each allowed and together absurd are refused at once, not counted wrong or built.
+#[test]
+fn absurd_sizes_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = config(dir.path(), "absurd");
+    let set = |all: &[&str]| {
+        let sets: Vec<&str> = all.iter().flat_map(|s| ["--set", s]).collect();
+        let found = planaria(&[&["plan", &path, "--flops", "1e10"][..], &sets].concat());
+        let said = String::from_utf8_lossy(&found.stderr).into_owned();
+        assert_eq!(found.status.code(), Some(2), "{said}");
+        said
+    };
+    let long = ["planaria.model.max_length=16777216", "planaria.data.sequence_length=16777216"];
+    let micro = ["train_batch_size=1000000000", "train_micro_batch_size_per_gpu=1000000000"];
+    let wide =
+        ["planaria.model.width=1048576", "planaria.model.heads=64", "planaria.model.layers=9999"];
+    let said = set(&[&long[..], &micro, &wide].concat());
+    assert!(said.contains("operations"), "{said}");
+    let llama = ["planaria.model.family=llama", "planaria.model.head_dim=65536"];
+    let said = set(&[&long[..], &llama].concat());
+    assert!(said.contains("rotary tables"), "{said}");
+}
+
 /// Plans agree with what processes take, within 10 %: the small ones of `bench plan`.
 #[test]
 fn plans_are_what_processes_take() {

@@ -134,6 +134,7 @@ impl Session {
         let choice = (plan.recompute, plan.compute.memory);
         let (setup, chosen) = cost::choose(&spec, &model, plan::setup(&plan)?, choice)?;
         introduce(&spec, &data, (&model, &chosen), json);
+        drop(model);
         let Data { tokenizer, train, validation, .. } = data;
         let mut device = Device::new(&spec, &setup, Box::new(train));
         if let Some(folder) = folder {

@@ -87,9 +87,10 @@ unsafe fn step_span<S: Simd>(k: LambScalars, step: f32, e: Elements<'_>) {
     let len = e.master.len();
     assert!(e.first.len() == len && e.second.len() == len);
     let mut working = e.working;
+    assert!(working.as_ref().is_none_or(|w| w.len() == len));
     for i in (0..len).step_by(16) {
         let n = (len - i).min(16);
-        // SAFETY: as above; working values have the length of the master.
+        // SAFETY: all slices have `len` elements (just asserted), the piece at `i` has `n`.
         unsafe {
             let p = load::<S, f32>(e.master.as_ptr().add(i), n);
             let m = load::<S, f32>(e.first.as_ptr().add(i), n);

@@ -124,9 +124,10 @@ unsafe fn step_span<S: Simd>(k: MuonScalars, update: &[f32], e: Elements<'_>) {
     let len = e.master.len();
     assert_eq!(update.len(), len);
     let mut working = e.working;
+    assert!(working.as_ref().is_none_or(|w| w.len() == len));
     for i in (0..len).step_by(16) {
         let n = (len - i).min(16);
-        // SAFETY: as above; working values have the length of the master.
+        // SAFETY: all slices have `len` elements (just asserted), the piece at `i` has `n`.
         unsafe {
             let pp = e.master.as_mut_ptr().add(i);
             let p = S::mul(load::<S, f32>(pp, n), S::splat(k.keep));
