@@ -2,6 +2,7 @@
 
 use planaria_base::{BlockId, ChunkId, ChunkTable, ParamId};
 use planaria_models::block::Model;
+use planaria_models::optimizers::OptimizerSpec;
 
 /// A model's chunks, grouped by block.
 #[derive(Clone, Debug)]
@@ -17,7 +18,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Cuts a model into chunks of at most `chunk_elements`.
+    /// Cuts a model into chunks of at most `chunk_elements`; a parameter that the optimizer needs as
+    /// a whole is not cut.
     ///
     /// A parameter belongs to the group of the block whose backward emits into it last: the first
     /// block that reads it, since backward runs from the loss block down.
@@ -25,7 +27,7 @@ impl Layout {
     /// # Panics
     /// If a parameter is read by no block.
     #[must_use]
-    pub fn of(model: &Model, chunk_elements: u64) -> Layout {
+    pub fn of(model: &Model, chunk_elements: u64, optimizer: &OptimizerSpec) -> Layout {
         let readers: Vec<&[ParamId]> = model
             .blocks
             .iter()
@@ -40,7 +42,8 @@ impl Layout {
             })
             .collect();
         let sizes: Vec<u64> = model.params.iter().map(|p| p.elements() as u64).collect();
-        let table = ChunkTable::cut(&sizes, &groups, chunk_elements);
+        let whole = |id: ParamId| optimizer.needs_whole(&model.params[id.index()]);
+        let table = ChunkTable::cut(&sizes, &groups, chunk_elements, &whole);
         let chunks_of = |params: &[ParamId]| -> Vec<ChunkId> {
             let holds =
                 |c: &&planaria_base::Chunk| c.spans.iter().any(|s| params.contains(&s.param));

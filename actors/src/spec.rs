@@ -7,6 +7,7 @@
 use planaria_base::{Digest, RunId};
 use planaria_models::block::Precision;
 use planaria_models::families::ModelSpec;
+use planaria_models::loss_scale::{LossScaleSpec, LossScaler};
 use planaria_models::optimizers::OptimizerSpec;
 use planaria_models::schedules::ScheduleSpec;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct RunSpec {
     pub seed: u64,
     /// Arithmetic of matrix products.
     pub precision: Precision,
+    /// How the loss is scaled, in fp16; left out elsewhere, so that older specs keep their name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScaleSpec>,
     /// The optimizer.
     pub optimizer: OptimizerSpec,
     /// The learning rate by update.
@@ -57,6 +61,15 @@ impl RunSpec {
         let text = serde_json::to_vec(self).expect("a run spec is plain data");
         let digest = Digest::of(&text);
         RunId(digest.0[..16].try_into().expect("16 of 32 bytes"))
+    }
+
+    /// The loss scaler before the first step, in fp16.
+    ///
+    /// # Panics
+    /// If a scale is not a power of two: whoever makes a spec checks that.
+    #[must_use]
+    pub fn loss_scaler(&self) -> Option<LossScaler> {
+        self.loss_scale.map(|spec| LossScaler::new(spec).expect("a spec's loss scale was checked"))
     }
 
     /// The constant that a leaf's loss is multiplied by before backward: a power of two near

@@ -35,7 +35,11 @@ impl Trainer {
             order: setup.order,
             block_chunks: layout.block_chunks.clone(),
             chunks: layout.table.chunks.len() as u32,
-            rule: DecisionRule { clip: spec.clip, leaf_factor: f64::from(spec.leaf_factor()) },
+            rule: DecisionRule {
+                clip: spec.clip,
+                leaf_factor: f64::from(spec.leaf_factor()),
+                dynamic_scale: spec.loss_scaler().is_some_and(|s| s.is_dynamic()),
+            },
             state: (step, updates),
         };
         Ok(Trainer { spec, ring: Ring::start(plan, device)?, step, updates })
@@ -59,7 +63,12 @@ impl Trainer {
     /// If the run cannot go on.
     pub fn step(&mut self) -> Result<StepOutcome, RingError> {
         let outcome = self.ring.step(self.spec.schedule.rate(self.updates))?;
-        (self.step, self.updates) = (outcome.decision.step, outcome.decision.updates);
+        let decision = outcome.decision;
+        (self.step, self.updates) = (decision.step, decision.updates);
+        if self.spec.loss_scale.is_some() || !decision.is_commit() {
+            let finish = move |device: &mut Device| device.finish_step(&decision);
+            self.ring.call(finish)?.map_err(RingError::Stopped)?;
+        }
         Ok(outcome)
     }
 

@@ -10,7 +10,8 @@ use planaria_base::Digest;
 use planaria_models::block::Precision;
 use planaria_models::families::ModelSpec;
 use planaria_models::kernels::Isa;
-use planaria_models::optimizers::{Adam, OptimizerSpec};
+use planaria_models::loss_scale::{DynamicScale, LossScaleSpec};
+use planaria_models::optimizers::{Adam, Muon, OptimizerSpec};
 use planaria_models::schedules::ScheduleSpec;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -110,6 +111,7 @@ fn spec(precision: Precision, leaves: u32) -> RunSpec {
         leaves,
         seed: 1,
         precision,
+        loss_scale: None,
         optimizer: OptimizerSpec::Adam(Adam {
             betas: [0.9, 0.95],
             eps: 1e-8,
@@ -124,13 +126,20 @@ fn spec(precision: Precision, leaves: u32) -> RunSpec {
     }
 }
 
-/// Both precisions, one leaf and several, kept and recomputed activations.
+/// All precisions, one leaf and several, kept and recomputed activations; Muon with its scratch.
 #[test]
 fn the_step_loop_allocates_nothing() {
-    for (precision, leaves, recompute) in
-        [(Precision::F32, 1, false), (Precision::Bf16, 3, false), (Precision::F32, 2, true)]
-    {
-        let spec = spec(precision, leaves);
+    for (precision, leaves, recompute) in [
+        (Precision::F32, 1, false),
+        (Precision::Bf16, 3, false),
+        (Precision::F32, 2, true),
+        (Precision::F16, 2, false),
+    ] {
+        let mut spec = spec(precision, leaves);
+        if precision == Precision::F16 {
+            spec.loss_scale = Some(LossScaleSpec::Dynamic(DynamicScale::default()));
+            spec.optimizer = OptimizerSpec::Muon(Muon::default());
+        }
         let order = Order::BreadthFirst;
         let setup = DeviceSetup { threads: 2, isa: Isa::detect(), order, recompute };
         let device = Device::new(&spec, &setup, Box::new(Tokens));

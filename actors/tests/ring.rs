@@ -3,16 +3,34 @@
 
 mod support;
 
+use planaria_actors::device::{Device, DeviceSetup};
 use planaria_actors::protocol::effect::Stop;
 use planaria_actors::ring::node::RunEvent;
+use planaria_actors::spec::RunSpec;
+use planaria_actors::step::schedule::Order;
+use planaria_actors::trainer::Trainer;
 use planaria_base::Digest;
 use planaria_models::block::Precision;
-use support::{Ring, spec};
+use planaria_models::families::ModelSpec;
+use planaria_models::kernels::Isa;
+use support::{Ring, Toy, spec};
 
+/// The trainer of one process.
 fn undisturbed(precision: Precision, leaves: u32, steps: u64) -> Digest {
-    let mut ring = Ring::new(spec(leaves, precision), 0, 1, steps);
-    ring.found();
-    ring.finish()
+    trained_alone(spec(leaves, precision), steps)
+}
+
+fn trained_alone(spec: RunSpec, steps: u64) -> Digest {
+    let setup = DeviceSetup {
+        threads: 1,
+        isa: Isa::detect(),
+        order: Order::BreadthFirst,
+        recompute: false,
+    };
+    let device = Device::new(&spec, &setup, Box::new(Toy));
+    let mut trainer = Trainer::start(spec, &setup, device).expect("threads start");
+    (0..steps).for_each(|_| drop(trainer.step().expect("a step")));
+    trainer.state_hash().expect("a hash")
 }
 
 /// One node through the ring's actors.
@@ -51,5 +69,37 @@ fn nodes_and_stages_do_not_show() {
                 assert_eq!(ring.finish(), want, "{precision:?}, stage {stage}, {nodes} nodes");
             }
         }
+    }
+}
+
+/// One-leaf steps of a tied model stay in fp32 sums, and give the same bits.
+#[test]
+fn short_sums_do_not_show() {
+    let want = undisturbed(Precision::F32, 1, 12);
+    for nodes in [1, 2] {
+        let mut ring = Ring::new(spec(1, Precision::F32), 2, 2, 12);
+        ring.found();
+        (1..nodes).for_each(|_| ring.join());
+        assert_eq!(ring.finish(), want, "{nodes} nodes");
+    }
+}
+
+/// Nodes die without a word while the ring trains, others join; the hash is that of the run in which
+/// nothing happened.
+#[test]
+fn deaths_and_joins_do_not_show() {
+    let spec = RunSpec { model: ModelSpec::gpt2(4, 96, 4, 61, 40), ..spec(5, Precision::F32) };
+    let want = trained_alone(spec.clone(), 200);
+    for stage in [0, 2, 3] {
+        let mut ring = Ring::new(spec.clone(), stage, 2, 200);
+        ring.found();
+        (0..3).for_each(|_| ring.join());
+        ring.wait_replicated(1, 4);
+        ring.kill(2);
+        ring.wait_replicated(1, 3);
+        ring.join();
+        ring.wait_replicated(1, 4);
+        ring.kill(0);
+        assert_eq!(ring.finish(), want, "stage {stage}");
     }
 }

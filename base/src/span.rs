@@ -72,10 +72,19 @@ impl ChunkTable {
     /// block can be gathered alone. Inside a group the parameters' elements are laid end to end and
     /// cut every `max_elements`.
     ///
+    /// A parameter that is `whole` (its optimizer needs all of it at once) lies in one chunk: the
+    /// chunk begun, if it has room for it, else the next; a chunk of its own may then be larger than
+    /// `max_elements`.
+    ///
     /// # Panics
     /// If `max_elements` is zero, or `groups` names a parameter twice or not at all.
     #[must_use]
-    pub fn cut(param_elements: &[u64], groups: &[Vec<ParamId>], max_elements: u64) -> ChunkTable {
+    pub fn cut(
+        param_elements: &[u64],
+        groups: &[Vec<ParamId>],
+        max_elements: u64,
+        whole: &dyn Fn(ParamId) -> bool,
+    ) -> ChunkTable {
         assert!(max_elements > 0, "a chunk holds at least one element");
         let mut seen = vec![false; param_elements.len()];
         let mut chunks = Vec::new();
@@ -84,7 +93,12 @@ impl ChunkTable {
             for &param in group {
                 let taken = std::mem::replace(&mut seen[param.index()], true);
                 assert!(!taken, "parameter {param} is in two groups");
-                cutter.add(param, param_elements[param.index()], max_elements);
+                let elements = param_elements[param.index()];
+                if whole(param) {
+                    cutter.add_whole(param, elements, max_elements);
+                } else {
+                    cutter.add(param, elements, max_elements);
+                }
             }
             cutter.close(max_elements);
         }
@@ -125,6 +139,20 @@ impl Cutter<'_> {
         }
     }
 
+    fn add_whole(&mut self, param: ParamId, elements: u64, max_elements: u64) {
+        if elements == 0 {
+            return;
+        }
+        if elements > self.room {
+            self.close(max_elements);
+        }
+        self.spans.push(Span { param, start: 0, len: elements });
+        self.room = self.room.saturating_sub(elements);
+        if self.room == 0 {
+            self.close(max_elements);
+        }
+    }
+
     fn close(&mut self, max_elements: u64) {
         if !self.spans.is_empty() {
             let id = ChunkId(self.chunks.len() as u32);
@@ -140,22 +168,27 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Every element of every parameter lies in exactly one span, and no chunk is too large.
+        /// Every element of every parameter lies in exactly one span; no chunk is too large, but one
+        /// that is a single whole parameter; and whole parameters are whole.
         #[test]
         fn a_cut_covers_every_element_once(
             sizes in prop::collection::vec(0u64..500, 1..20),
             max in 1u64..200,
             split in 0usize..20,
+            wholes in 0u32..1 << 20,
         ) {
             let ids: Vec<ParamId> = (0..sizes.len() as u32).map(ParamId).collect();
             let at = split.min(ids.len());
             let groups = vec![ids[..at].to_vec(), ids[at..].to_vec()];
-            let table = ChunkTable::cut(&sizes, &groups, max);
+            let whole = |p: ParamId| wholes >> p.0 & 1 == 1;
+            let table = ChunkTable::cut(&sizes, &groups, max, &whole);
             let mut hits: Vec<Vec<u32>> = sizes.iter().map(|&n| vec![0; n as usize]).collect();
             for (i, chunk) in table.chunks.iter().enumerate() {
                 prop_assert_eq!(chunk.id.index(), i);
-                prop_assert!(chunk.elements() <= max && chunk.elements() > 0);
+                let single = chunk.spans.len() == 1 && whole(chunk.spans[0].param);
+                prop_assert!(chunk.elements() > 0 && (chunk.elements() <= max || single));
                 for span in &chunk.spans {
+                    prop_assert!(!whole(span.param) || span.len == sizes[span.param.index()]);
                     hits[span.param.index()][span.range()].iter_mut().for_each(|h| *h += 1);
                 }
             }

@@ -5,7 +5,7 @@ use crate::faults::{Fault, Flip};
 use crate::invariants::Violation;
 use crate::toy::Toy;
 use crate::world::{Place, World};
-use planaria_actors::protocol::decision::StepRule;
+use planaria_actors::protocol::decision::{DynamicScale, LossScaleSpec, LossScaler, StepRule};
 use planaria_actors::protocol::spec::{ChunkSpec, Limits, Mutation, Spec, Timing};
 use planaria_base::{RunId, Step};
 use std::sync::Arc;
@@ -35,11 +35,15 @@ pub fn toy_rule() -> StepRule {
         schedule: Arc::new(|update: u64| 1.0 / (update as f64 + 1.0)),
         clip: Some(1.0),
         leaf_factor: 1.0,
-        initial_scale: 65536.0,
-        scale_window: 5,
-        min_scale: 1.0,
+        loss_scale: Some(toy_scaler()),
         skips_that_stop: 8,
     }
+}
+
+/// A dynamic loss scale that moves within a run of the simulator.
+fn toy_scaler() -> LossScaler {
+    let dynamic = DynamicScale { loss_scale_window: 5, ..DynamicScale::default() };
+    LossScaler::new(LossScaleSpec::Dynamic(dynamic)).expect("powers of two")
 }
 
 /// A run of the toy model.

@@ -103,7 +103,8 @@ impl Toy {
     /// The next state.
     #[must_use]
     pub fn update(&self, state: u64, gradient: i64, decision: &Decision) -> u64 {
-        let base = CounterRng::new(state).fork(u64::from(decision.scale));
+        let scale = decision.loss_scale.map_or(0, |s| s.scale);
+        let base = CounterRng::new(state).fork(u64::from(scale));
         if !decision.commit {
             return base.at(0);
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is the command line")]
 
+mod cost;
 mod data;
 mod folder;
 mod interrupt;
@@ -43,6 +44,8 @@ enum Verb {
     Inspect(verbs::inspect::Inspect),
     /// Check or explain a configuration
     Config(verbs::config::Config),
+    /// Predict memory, traffic and time of a configuration, for every layout
+    Plan(verbs::plan::Plan),
     /// Measure this machine, or training steps on it
     Bench(verbs::bench::Bench),
 }
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Export(verb) => verb.run(),
         Verb::Inspect(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
+        Verb::Plan(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
     };
     output::exit_code(outcome)

@@ -1,6 +1,7 @@
 //! From a checked configuration to what the trainer takes: spec and setup. What the configuration
 //! knows but this build does not execute is refused here, by name.
 
+use crate::cost;
 use crate::machine;
 use crate::output::Usage;
 use planaria_actors::device::DeviceSetup;
@@ -10,15 +11,18 @@ use planaria_base::Digest;
 use planaria_base::limits::CHUNK_ELEMENTS;
 use planaria_config::RunPlan;
 use planaria_config::plan::{
-    Family as PlanFamily, Isa as PlanIsa, ModelShape, OptimizerPlan, Precision as PlanPrecision,
-    RopeScaling as PlanScaling, SchedulePlan, WarmupShape,
+    Family as PlanFamily, Isa as PlanIsa, LossScalePlan, ModelShape, MuonIteration, OptimizerPlan,
+    Precision as PlanPrecision, RopeScaling as PlanScaling, SchedulePlan, WarmupShape,
 };
 use planaria_models::block::Precision;
 use planaria_models::families::{Family, ModelSpec};
 use planaria_models::kernels::Isa;
 use planaria_models::kernels::rope::RopeScaling;
-use planaria_models::optimizers::{Adam, OptimizerSpec, Sgd};
-use planaria_models::schedules::{ScheduleSpec, Warmup};
+use planaria_models::loss_scale::{DynamicScale, LossScaleSpec};
+use planaria_models::optimizers::{
+    Adagrad, Adam, Lamb, Lion, Muon, NewtonSchulz, OptimizerSpec, Sgd,
+};
+use planaria_models::schedules::{CycleMomentum, ScheduleSpec, Warmup};
 
 fn not_built(what: &str) -> anyhow::Error {
     Usage(format!("{what} is understood but not built yet")).into()
@@ -95,7 +99,7 @@ pub(crate) fn run_spec(
     let precision = match plan.precision {
         PlanPrecision::Fp32 => Precision::F32,
         PlanPrecision::Bf16 => Precision::Bf16,
-        PlanPrecision::Fp16 => return Err(not_built("fp16")),
+        PlanPrecision::Fp16 => Precision::F16,
     };
     if plan.data.mask_documents {
         return Err(not_built("planaria.data.mask_documents"));
@@ -107,6 +111,8 @@ pub(crate) fn run_spec(
             Usage(format!("sequences of {length} tokens, but the model takes {max}")).into()
         );
     }
+    cost::check_tables(&model)?;
+    check_size(&model, plan.batch.micro, plan.data.sequence_length)?;
     Ok(RunSpec {
         version: SPEC_VERSION,
         model,
@@ -117,23 +123,93 @@ pub(crate) fn run_spec(
         leaves: plan.batch.leaves() as u32,
         seed: plan.run.seed,
         precision,
-        optimizer: optimizer(&plan.optimizer)?,
-        schedule: schedule(&plan.schedule, plan.optimizer.learning_rate())?,
+        loss_scale: plan.loss_scale.as_ref().map(loss_scale),
+        optimizer: optimizer(&plan.optimizer),
+        schedule: schedule(&plan.schedule, plan.optimizer.learning_rate()),
         clip: plan.gradient_clipping.unwrap_or(0.0),
         grid_max_log2: plan.numerics.grid_max_log2,
         chunk_elements: CHUNK_ELEMENTS,
     })
 }
 
-fn optimizer(plan: &OptimizerPlan) -> anyhow::Result<OptimizerSpec> {
+/// Refuses sizes that are each allowed and together beyond counting: nothing further down overflows.
+fn check_size(model: &ModelSpec, sequences: u64, length: u64) -> anyhow::Result<()> {
+    let wide = |n: usize| n as u128;
+    let (layers, width, length) = (wide(model.layers), wide(model.width), u128::from(length));
+    let heads = wide(model.heads) * wide(model.head_dim);
+    let layer = width * (4 * heads + 3 * wide(model.mlp_width)) + 4 * heads * length;
+    let token = layers * layer + 2 * width * wide(model.vocab);
+    let operations = (u128::from(sequences) * length * token).saturating_mul(8);
+    if operations >= 1 << 62 {
+        let reason = format!(
+            "one leaf would take about {:.0e} operations: {sequences} sequences of {length} tokens are \
+             too many for a model of width {width} and {layers} layers",
+            operations as f64
+        );
+        return Err(Usage(reason).into());
+    }
+    Ok(())
+}
+
+fn loss_scale(plan: &LossScalePlan) -> LossScaleSpec {
+    match *plan {
+        LossScalePlan::Static { scale } => LossScaleSpec::Static { scale: scale as f32 },
+        LossScalePlan::Dynamic {
+            initial_power,
+            window,
+            hysteresis,
+            consecutive_hysteresis,
+            min_scale,
+        } => LossScaleSpec::Dynamic(DynamicScale {
+            initial_scale_power: initial_power,
+            loss_scale_window: window,
+            hysteresis: hysteresis.min(u64::from(u32::MAX)) as u32,
+            consecutive_hysteresis,
+            min_loss_scale: min_scale as f32,
+        }),
+    }
+}
+
+fn optimizer(plan: &OptimizerPlan) -> OptimizerSpec {
     match *plan {
         OptimizerPlan::Adam { betas, eps, weight_decay, decoupled, bias_correction, .. } => {
-            Ok(OptimizerSpec::Adam(Adam { betas, eps, weight_decay, decoupled, bias_correction }))
+            OptimizerSpec::Adam(Adam { betas, eps, weight_decay, decoupled, bias_correction })
         }
         OptimizerPlan::Sgd { momentum, dampening, weight_decay, nesterov, .. } => {
-            Ok(OptimizerSpec::Sgd(Sgd { momentum, dampening, weight_decay, nesterov }))
+            OptimizerSpec::Sgd(Sgd { momentum, dampening, weight_decay, nesterov })
         }
-        _ => Err(not_built("this optimizer")),
+        OptimizerPlan::Lion { betas, weight_decay, .. } => {
+            OptimizerSpec::Lion(Lion { betas, weight_decay })
+        }
+        OptimizerPlan::Adagrad { eps, weight_decay, .. } => {
+            OptimizerSpec::Adagrad(Adagrad { eps, weight_decay })
+        }
+        OptimizerPlan::Lamb {
+            betas,
+            eps,
+            weight_decay,
+            trust: [max_coeff, min_coeff],
+            eps_inside_sqrt,
+            bias_correction,
+            ..
+        } => OptimizerSpec::Lamb(Lamb {
+            betas,
+            eps,
+            weight_decay,
+            max_coeff,
+            min_coeff,
+            eps_inside_sqrt,
+            bias_correction,
+        }),
+        OptimizerPlan::Muon { muon_lr, momentum, iteration, adam_lr, betas, eps, weight_decay } => {
+            let adam = Adam { betas, eps, weight_decay, ..Adam::default() };
+            let ns_method = match iteration {
+                MuonIteration::Gram => NewtonSchulz::Gram,
+                MuonIteration::Standard => NewtonSchulz::Standard,
+            };
+            let adam_rate = adam_lr / muon_lr;
+            OptimizerSpec::Muon(Muon { momentum, weight_decay, ns_method, adam, adam_rate })
+        }
     }
 }
 
@@ -144,8 +220,8 @@ fn shape(shape: WarmupShape) -> Warmup {
     }
 }
 
-fn schedule(plan: &SchedulePlan, rate: f64) -> anyhow::Result<ScheduleSpec> {
-    Ok(match *plan {
+fn schedule(plan: &SchedulePlan, rate: f64) -> ScheduleSpec {
+    match *plan {
         SchedulePlan::Constant => ScheduleSpec::Constant { rate },
         SchedulePlan::WarmupLR { min_lr, max_lr, warmup_steps, shape: s } => {
             let (min, max, warmup) = (min_lr, max_lr, warmup_steps);
@@ -170,25 +246,30 @@ fn schedule(plan: &SchedulePlan, rate: f64) -> anyhow::Result<ScheduleSpec> {
             total: total_steps,
             shape: shape(s),
         },
-        SchedulePlan::OneCycle { momentum: Some(_), .. } => {
-            return Err(not_built("OneCycle's cycle_momentum (set it to false)"));
-        }
-        SchedulePlan::OneCycle { lr, decay_lr_rate, steps, stairs, decay_step_size, .. } => {
-            ScheduleSpec::OneCycle {
-                rates: lr,
-                steps,
-                stairs,
-                decay_rate: decay_lr_rate,
-                decay_step: decay_step_size,
-            }
-        }
+        SchedulePlan::OneCycle {
+            lr,
+            decay_lr_rate,
+            steps,
+            stairs,
+            decay_step_size,
+            momentum,
+            decay_mom_rate,
+        } => ScheduleSpec::OneCycle {
+            rates: lr,
+            steps,
+            stairs,
+            decay_rate: decay_lr_rate,
+            decay_step: decay_step_size,
+            momentum: momentum.map(|bounds| CycleMomentum { bounds, decay_rate: decay_mom_rate }),
+        },
         SchedulePlan::LRRangeTest { min_lr, step_size, step_rate, staircase } => {
             ScheduleSpec::RangeTest { min: min_lr, step: step_size, rate: step_rate, staircase }
         }
-    })
+    }
 }
 
-/// How this machine executes the run: breadth first where several leaves share a step.
+/// How this machine executes the run: breadth first where several leaves share a step, if
+/// [`crate::cost::choose`] finds that it fits.
 ///
 /// # Errors
 /// If an instruction set is asked for that this processor does not have.
@@ -210,6 +291,6 @@ pub(crate) fn setup(plan: &RunPlan) -> anyhow::Result<DeviceSetup> {
         threads: plan.compute.threads.map_or_else(machine::cores, |t| t as usize),
         isa,
         order: if plan.batch.leaves() > 1 { Order::BreadthFirst } else { Order::DepthFirst },
-        recompute: plan.recompute,
+        recompute: plan.recompute.unwrap_or(false),
     })
 }

@@ -18,7 +18,7 @@ pub(crate) fn save(
     tokenizer: Option<TokenizerSpec>,
 ) -> anyhow::Result<PathBuf> {
     let (to, spec) = (to.clone(), serde_json::to_value(trainer.spec())?);
-    let (run, extra) = (trainer.spec().run_id(), json!({ "tokenizer": tokenizer }));
+    let run = trainer.spec().run_id();
     let saved = trainer.call(move |device| {
         let (step, updates) = device.state();
         let info = |t: planaria_actors::device::TensorExport| TensorInfo {
@@ -32,7 +32,7 @@ pub(crate) fn save(
             updates,
             state_hash: device.state_hash(),
             spec,
-            extra,
+            extra: json!({ "tokenizer": tokenizer, "loss_scale": device.loss_scale() }),
             tensors: device.tensors().into_iter().map(info).collect(),
         };
         to.save(&request, |i, out| out.write_all(bytemuck::cast_slice(device.tensor(i))))

@@ -44,6 +44,96 @@ fn config(dir: &Path, name: &str) -> String {
     path.display().to_string()
 }
 
+/// `plan` judges every layout without touching the run's folder; what it says of this one is what
+/// `train` takes, and a limit below it is refused before anything is allocated, with the sum.
+#[test]
+fn a_plan_is_kept_or_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = config(dir.path(), "planned");
+    let plan = |more: &[&str]| planaria(&[&["plan", &path, "--flops", "1e10"], more].concat());
+    let found = json(&plan(&["--json", "--memory", "1GiB", "--nodes", "2", "--drive", "1GiB"]));
+    let candidates = found["recommendation"]["candidates"].as_array().expect("layouts");
+    assert_eq!(candidates.len(), 14, "four stages and three ways to offload, twice");
+    let stages = candidates.iter().map(|c| c["layout"]["stage"].as_u64());
+    assert!((0..4).all(|stage| stages.clone().any(|s| s == Some(stage))));
+    let text = String::from_utf8_lossy(&plan(&["--memory", "1GiB"]).stdout).into_owned();
+    assert!(text.contains("optimizer states") && text.contains("to the byte"), "{text}");
+    assert!(!dir.path().join("planned").exists());
+
+    let alone = json(&plan(&["--json", "--memory", "1GiB"]));
+    let best = alone["recommendation"]["best"].as_u64().expect("it fits") as usize;
+    let items = alone["recommendation"]["candidates"][best]["memory"]["items"].clone();
+    let needs: u64 =
+        items.as_array().expect("items").iter().map(|i| i["bytes"].as_u64().unwrap()).sum();
+    let limit = format!("planaria.compute.memory={}", needs / 2);
+    let refused = planaria(&["train", &path, "--set", &limit]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("nothing was allocated") && said.contains("memory in all"), "{said}");
+    let recompute = "planaria.compute.recompute=auto";
+    let trained = planaria(&["train", &path, "--steps", "2", "--json", "--set", recompute]);
+    assert_eq!(json(&trained)["steps"], 2);
+}
+
+/// Sizes that are each allowed and together absurd are refused at once, not counted wrong or built.
+#[test]
+fn absurd_sizes_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = config(dir.path(), "absurd");
+    let set = |all: &[&str]| {
+        let sets: Vec<&str> = all.iter().flat_map(|s| ["--set", s]).collect();
+        let found = planaria(&[&["plan", &path, "--flops", "1e10"][..], &sets].concat());
+        let said = String::from_utf8_lossy(&found.stderr).into_owned();
+        assert_eq!(found.status.code(), Some(2), "{said}");
+        said
+    };
+    let long = ["planaria.model.max_length=16777216", "planaria.data.sequence_length=16777216"];
+    let micro = ["train_batch_size=1000000000", "train_micro_batch_size_per_gpu=1000000000"];
+    let wide =
+        ["planaria.model.width=1048576", "planaria.model.heads=64", "planaria.model.layers=9999"];
+    let said = set(&[&long[..], &micro, &wide].concat());
+    assert!(said.contains("operations"), "{said}");
+    let llama = ["planaria.model.family=llama", "planaria.model.head_dim=65536"];
+    let said = set(&[&long[..], &llama].concat());
+    assert!(said.contains("rotary tables"), "{said}");
+}
+
+/// Plans agree with what processes take, within 10 %: the small ones of `bench plan`.
+#[test]
+fn plans_are_what_processes_take() {
+    let found = json(&planaria(&["bench", "plan", "--quick", "--json"]));
+    let worst = found["worst"].as_f64().expect("a number");
+    assert!(worst <= 0.1, "{found}");
+    assert!(found["rows"].as_array().expect("rows").len() >= 6);
+}
+
+/// fp16 with a loss scale that overflows at first, under Muon: ten steps and twenty more are thirty at
+/// once, loss scale included.
+#[test]
+fn a_loss_scale_is_part_of_what_is_resumed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let fp16 = "fp16={\"enabled\": true, \"initial_scale_power\": 26, \"loss_scale_window\": 7}";
+    let run = |name: &str, more: &[&str]| {
+        let path = config(dir.path(), name);
+        let muon = ["train", &path, "--json", "--set", fp16, "--set"];
+        let optimizer = ["optimizer={\"type\": \"Muon\", \"params\": {\"lr\": 0.01}}"];
+        json(&planaria(&[&muon[..], &optimizer, more].concat()))
+    };
+    let whole = run("whole", &["--steps", "30"]);
+    run("parts", &["--steps", "10"]);
+    let resumed = run("parts", &["--steps", "30", "--resume"]);
+    assert_eq!(resumed["steps"], 30);
+    assert_eq!(resumed["state_hash"], whole["state_hash"]);
+    let files = std::fs::read_dir(dir.path().join("whole")).expect("a run's folder");
+    let records = files.filter_map(|f| {
+        let path = f.expect("an entry").path();
+        (path.extension()? == "jsonl").then(|| std::fs::read_to_string(path).expect("text"))
+    });
+    let metrics = records.collect::<String>();
+    let skips = metrics.matches("\"skipped\":1.0").count();
+    assert!((1..20).contains(&skips), "{skips} skips: {metrics}");
+}
+
 /// Twenty steps, and ten steps, kill -9, resume, ten steps: one hash. Then the model generates, is
 /// exported, read back and inspected.
 #[test]

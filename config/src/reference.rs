@@ -82,5 +82,6 @@ fn auto(rule: Auto) -> Option<&'static str> {
         Auto::FineTuningRate => "5e-5 with init_from, else the default",
         Auto::RunSteps => "planaria.run.steps",
         Auto::TenthOfRun => "a tenth of planaria.run.steps",
+        Auto::Planner => "the planner's choice: off where the memory allows it",
     })
 }

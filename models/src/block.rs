@@ -12,7 +12,7 @@
 
 use crate::compute::{Compute, Kit};
 use crate::kernels::simd::Element;
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::{DType, ParamId, Site};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,21 @@ pub enum Precision {
     /// Matrices and most activations in bf16, products accumulated in fp32; the residual stream,
     /// norms, softmax and loss in fp32; fp32 master weights in the optimizer.
     Bf16,
+    /// As [`Precision::Bf16`], in fp16: more digits and less range, hence the loss scale
+    /// ([`crate::loss_scale`]). What is too large to store becomes infinite.
+    F16,
+}
+
+impl Precision {
+    /// The element of matrices and stored activations.
+    #[must_use]
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::Bf16,
+            Precision::F16 => DType::F16,
+        }
+    }
 }
 
 /// How a parameter is filled when a run starts from nothing.
@@ -66,8 +81,8 @@ impl ParamSpec {
         self.shape.iter().product()
     }
 
-    /// Whether the working value is kept in bf16 under [`Precision::Bf16`]: matrices are, vectors
-    /// (norms, biases) stay fp32.
+    /// Whether the working value is kept in 16 bits under [`Precision::Bf16`] and
+    /// [`Precision::F16`]: matrices are, vectors (norms, biases) stay fp32.
     #[must_use]
     pub fn is_matrix(&self) -> bool {
         self.shape.len() >= 2
@@ -115,6 +130,8 @@ pub enum ParamValue<'a> {
     F32(&'a [f32]),
     /// bf16 elements.
     Bf16(&'a [bf16]),
+    /// fp16 elements.
+    F16(&'a [f16]),
     /// Not gathered at present.
     Absent,
 }
@@ -168,6 +185,7 @@ impl<'a> Params<'a> {
         match (self.value(id), A::DTYPE) {
             (ParamValue::F32(v), DType::F32) => bytemuck::cast_slice(v),
             (ParamValue::Bf16(v), DType::Bf16) => bytemuck::cast_slice(v),
+            (ParamValue::F16(v), DType::F16) => bytemuck::cast_slice(v),
             (ParamValue::Absent, _) => panic!("parameter {id} is not gathered"),
             (_, dtype) => panic!("parameter {id} is not kept in {dtype}"),
         }
@@ -176,12 +194,14 @@ impl<'a> Params<'a> {
     /// The fp32 elements of a parameter.
     ///
     /// # Panics
-    /// If it is kept in bf16 or not gathered: the caller asked for a vector, or runs in fp32.
+    /// If it is kept in 16 bits or not gathered: the caller asked for a vector, or runs in fp32.
     #[must_use]
     pub fn f32(&self, id: ParamId) -> &'a [f32] {
         match self.value(id) {
             ParamValue::F32(v) => v,
-            ParamValue::Bf16(_) => panic!("parameter {id} is kept in bf16"),
+            ParamValue::Bf16(_) | ParamValue::F16(_) => {
+                panic!("parameter {id} is kept in 16 bits")
+            }
             ParamValue::Absent => panic!("parameter {id} is not gathered"),
         }
     }

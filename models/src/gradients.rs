@@ -9,12 +9,13 @@
 //! Law 2 is checked here: an emission counts when all its elements are in, adds its tag once, and the
 //! tags' total must be the known constant.
 
-use crate::block::{GradSink, ParamSpec};
+use crate::block::{GradSink, LossScale, ParamSpec};
 use crate::buffer::Buffer;
 use crate::compute::Kit;
 use crate::exact_sum::{Grid, add_second, round_to_grid, tag, tag_total};
 use crate::kernels::{Isa, exact};
 use planaria_base::{Leaf, ParamId, Site};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One parameter's sum.
@@ -31,6 +32,8 @@ struct Sum {
     tags: u64,
     /// A value did not fit the grid.
     flagged: bool,
+    /// A value was not finite; looked for only where the loss is scaled.
+    not_finite: bool,
     /// An emission had more elements than the parameter.
     overrun: bool,
 }
@@ -40,6 +43,8 @@ struct Sum {
 pub struct SumOutcome {
     /// A value was not finite or did not fit the grid.
     pub flagged: bool,
+    /// A value was not finite: the loss scale may be at fault. Told only where there is one.
+    pub not_finite: bool,
     /// Each (leaf, site) was added exactly once.
     pub exactly_once: bool,
 }
@@ -48,6 +53,8 @@ pub struct SumOutcome {
 pub struct Gradients {
     isa: Isa,
     leaves: u32,
+    /// What each value is multiplied by first, where the loss is scaled.
+    unscale: Option<f32>,
     sums: Vec<Mutex<Sum>>,
     free: Mutex<Vec<Buffer<i64>>>,
 }
@@ -71,11 +78,12 @@ impl Gradients {
                 progress: 0,
                 tags: 0,
                 flagged: false,
+                not_finite: false,
                 overrun: false,
             })
         };
         let sums = params.iter().map(sum).collect();
-        Gradients { isa, leaves, sums, free: Mutex::default() }
+        Gradients { isa, leaves, unscale: None, sums, free: Mutex::default() }
     }
 
     /// Bytes of the fp32 gradients.
@@ -84,8 +92,9 @@ impl Gradients {
         params.iter().map(|p| Buffer::<f32>::bytes_for(p.elements())).sum()
     }
 
-    /// Bytes of i64 sums that exist at once, at most: none with one leaf; with more, of all
-    /// parameters if `all_at_once`, else of the largest group and of the parameters in two groups.
+    /// Bytes of i64 sums that a step leaves allocated: none with one leaf; with more, of all
+    /// parameters if `all` groups are summed at once, else of those of a group at a time and of the
+    /// parameters in two groups. A sum is used again for a parameter of its length only.
     #[must_use]
     pub fn wide_bytes(
         params: &[ParamSpec],
@@ -93,17 +102,35 @@ impl Gradients {
         groups: &[Vec<ParamId>],
         all: bool,
     ) -> usize {
-        let bytes = |id: &ParamId| Buffer::<i64>::bytes_for(params[id.index()].elements());
-        let tied = |id: &&ParamId| params[id.index()].sites > 1;
         if leaves == 1 {
             return 0;
         }
+        let bytes = |id: &ParamId| Buffer::<i64>::bytes_for(params[id.index()].elements());
         if all {
             return params.iter().map(|p| bytes(&p.id)).sum();
         }
+        let tied = |id: &&ParamId| params[id.index()].sites > 1;
         let shared: usize = groups.iter().flatten().filter(tied).map(bytes).sum();
-        let own = |g: &Vec<ParamId>| g.iter().filter(|id| !tied(id)).map(bytes).sum::<usize>();
-        shared + groups.iter().map(own).max().unwrap_or(0)
+        let mut most = BTreeMap::<usize, usize>::new();
+        for group in groups {
+            let mut counts = BTreeMap::<usize, usize>::new();
+            for id in group.iter().filter(|id| !tied(id)) {
+                *counts.entry(params[id.index()].elements()).or_default() += 1;
+            }
+            for (len, count) in counts {
+                let most = most.entry(len).or_default();
+                *most = count.max(*most);
+            }
+        }
+        shared + most.iter().map(|(&len, n)| n * Buffer::<i64>::bytes_for(len)).sum::<usize>()
+    }
+
+    /// Bytes of i64 sums allocated so far.
+    #[must_use]
+    pub fn wide_bytes_held(&self) -> usize {
+        let used = self.sums.iter().map(|s| lock(s).wide.as_ref().map_or(0, |w| w.len()));
+        let free = lock(&self.free).iter().map(|w| w.len()).collect::<Vec<_>>();
+        used.chain(free).map(Buffer::<i64>::bytes_for).sum()
     }
 
     /// Forgets all sums: an attempt starts.
@@ -112,9 +139,15 @@ impl Gradients {
         for sum in &mut self.sums {
             let sum = sum.get_mut().unwrap_or_else(PoisonError::into_inner);
             (sum.complete, sum.progress, sum.tags) = (0, 0, 0);
-            (sum.flagged, sum.overrun) = (false, false);
+            (sum.flagged, sum.not_finite, sum.overrun) = (false, false, false);
             free.extend(sum.wide.take());
         }
+    }
+
+    /// From the next emission on, values are divided by the loss scale (a power of two, so exactly)
+    /// before they are rounded to the grid, and looked at for infinities; `None` for no loss scale.
+    pub fn set_loss_scale(&mut self, scale: Option<LossScale>) {
+        self.unscale = scale.map(|s| 1.0 / s.factor);
     }
 
     /// The sink of one leaf.
@@ -133,7 +166,8 @@ impl Gradients {
         }
         let whole = sum.complete == leaves * u32::from(sum.sites) && sum.progress == 0;
         let tags = sum.tags == tag_total(leaves, sum.sites);
-        SumOutcome { flagged: sum.flagged, exactly_once: whole && tags && !sum.overrun }
+        let exactly_once = whole && tags && !sum.overrun;
+        SumOutcome { flagged: sum.flagged, not_finite: sum.not_finite, exactly_once }
     }
 
     /// A parameter's reduced gradient.
@@ -151,6 +185,13 @@ impl Gradients {
 }
 
 impl Sum {
+    /// Takes the loss scale out of values.
+    fn unscale(&mut self, gradients: &Gradients, values: &mut [f32]) {
+        if let Some(factor) = gradients.unscale {
+            self.not_finite |= exact::unscale(gradients.isa, factor, values);
+        }
+    }
+
     /// Adds part of a dense emission.
     fn add(&mut self, isa: Isa, first: usize, values: &mut [f32]) {
         let at = first..first + values.len();
@@ -224,12 +265,14 @@ impl LeafSink<'_> {
 impl GradSink for LeafSink<'_> {
     fn dense(&self, param: ParamId, site: Site, first: usize, values: &mut [f32]) {
         let mut sum = self.sum(param);
+        sum.unscale(self.gradients, values);
         sum.add(self.gradients.isa, first, values);
         sum.count(values.len(), self.leaf, site);
     }
 
     fn rows(&self, param: ParamId, site: Site, rows: &[u32], values: &mut [f32]) {
         let mut sum = self.sum(param);
+        sum.unscale(self.gradients, values);
         sum.clear_if_first();
         let width = sum.width;
         for (&row, values) in rows.iter().zip(values.chunks_exact_mut(width)) {
@@ -249,13 +292,18 @@ impl GradSink for LeafSink<'_> {
         let mut guard = self.sum(param);
         let sum = &mut *guard;
         assert_eq!(len, sum.gradient.len(), "the buffer is the parameter's gradient");
+        assert!(
+            sum.wide.is_some() || sum.complete == 0,
+            "a gradient built in place is the first of its step"
+        );
+        fill(&mut sum.gradient);
+        if let Some(factor) = self.gradients.unscale {
+            sum.not_finite |= exact::unscale_parallel(kit, factor, &mut sum.gradient);
+        }
         if let Some(wide) = &mut sum.wide {
-            fill(&mut sum.gradient);
             let first = sum.complete == 0;
             sum.flagged |= exact::accumulate_parallel(kit, sum.grid, &sum.gradient, wide, first);
         } else {
-            assert_eq!(sum.complete, 0, "a gradient built in place is the first of its step");
-            fill(&mut sum.gradient);
             sum.flagged |= exact::round_parallel(kit, sum.grid, &mut sum.gradient);
         }
         sum.count(len, self.leaf, site);

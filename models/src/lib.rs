@@ -26,6 +26,7 @@ pub mod leaf;
 pub mod loss_scale;
 pub mod ops;
 pub mod optimizers;
+pub mod packing;
 pub mod partials;
 pub mod schedules;
 pub mod tokenizers;

@@ -71,25 +71,41 @@ pub enum LossScaleError {
     AtMinimum(f32),
 }
 
-/// The scaler's state between two steps.
+/// What a scaler remembers between two steps: integers, so that it can be hashed and sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct ScaleState {
+    /// The scale of the step to come: the bits of an fp32.
+    pub scale: u32,
+    /// Steps seen, skipped ones included.
+    pub step: u64,
+    /// The step after the last overflow; 0 before any.
+    pub clean_since: u64,
+    /// Overflows until the next halving.
+    pub hysteresis_left: u32,
+}
+
+impl ScaleState {
+    /// The factor of the step to come.
+    #[must_use]
+    pub fn scale(&self) -> LossScale {
+        LossScale { factor: f32::from_bits(self.scale) }
+    }
+}
+
+/// A scaler between two steps.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LossScaler {
     spec: LossScaleSpec,
-    scale: f32,
-    /// Steps seen, skipped ones included.
-    step: u64,
-    /// The step after the last overflow; 0 before any.
-    clean_since: u64,
-    hysteresis_left: u32,
+    state: ScaleState,
 }
 
 impl LossScaler {
-    /// The state before the first step.
+    /// The scaler before the first step.
     ///
     /// # Errors
     /// If a scale is not a power of two, or the window is zero.
     pub fn new(spec: LossScaleSpec) -> Result<LossScaler, LossScaleError> {
-        let (scale, hysteresis) = match spec {
+        let (scale, hysteresis_left) = match spec {
             LossScaleSpec::Static { scale } => (scale, 1),
             LossScaleSpec::Dynamic(dynamic) => {
                 power_of_two(dynamic.min_loss_scale)?;
@@ -100,21 +116,40 @@ impl LossScaler {
             }
         };
         power_of_two(scale)?;
-        Ok(LossScaler { spec, scale, step: 0, clean_since: 0, hysteresis_left: hysteresis })
+        let state = ScaleState { scale: scale.to_bits(), step: 0, clean_since: 0, hysteresis_left };
+        Ok(LossScaler { spec, state })
+    }
+
+    /// The scaler in another state of the same run.
+    #[must_use]
+    pub fn at(&self, state: ScaleState) -> LossScaler {
+        LossScaler { state, ..*self }
+    }
+
+    /// What it remembers.
+    #[must_use]
+    pub fn state(&self) -> ScaleState {
+        self.state
     }
 
     /// The factor of the step to come.
     #[must_use]
     pub fn scale(&self) -> LossScale {
-        LossScale { factor: self.scale }
+        self.state.scale()
     }
 
-    /// The state after a step that `overflowed` (and was skipped), or did not.
+    /// Whether overflows make the scale smaller.
+    #[must_use]
+    pub fn is_dynamic(&self) -> bool {
+        matches!(self.spec, LossScaleSpec::Dynamic(_))
+    }
+
+    /// The scaler after a step that `overflowed` (and was skipped), or did not.
     ///
     /// # Errors
     /// If it overflowed at the smallest scale; the state stays as it was.
     pub fn after(&self, overflowed: bool) -> Result<LossScaler, LossScaleError> {
-        let mut next = LossScaler { step: self.step + 1, ..*self };
+        let mut next = ScaleState { step: self.state.step + 1, ..self.state };
         if let LossScaleSpec::Dynamic(spec) = self.spec {
             if overflowed {
                 next.shrink(spec)?;
@@ -122,19 +157,22 @@ impl LossScaler {
                 next.grow(spec);
             }
         }
-        Ok(next)
+        Ok(self.at(next))
     }
+}
 
+impl ScaleState {
     fn shrink(&mut self, spec: DynamicScale) -> Result<(), LossScaleError> {
         self.clean_since = self.step;
         if self.hysteresis_left > 1 {
             self.hysteresis_left -= 1;
             return Ok(());
         }
-        if self.scale <= spec.min_loss_scale {
+        let scale = self.scale().factor;
+        if scale <= spec.min_loss_scale {
             return Err(LossScaleError::AtMinimum(spec.min_loss_scale));
         }
-        self.scale = (self.scale / 2.0).max(spec.min_loss_scale);
+        self.scale = (scale / 2.0).max(spec.min_loss_scale).to_bits();
         Ok(())
     }
 
@@ -147,7 +185,7 @@ impl LossScaler {
         let good = self.step - self.clean_since;
         if good > 1 && (good - 1).is_multiple_of(spec.loss_scale_window) {
             self.hysteresis_left = spec.hysteresis.max(1);
-            self.scale = (self.scale * 2.0).min(LARGEST);
+            self.scale = (self.scale().factor * 2.0).min(LARGEST).to_bits();
         }
     }
 }

@@ -67,6 +67,9 @@ pub enum ScheduleSpec {
         decay_rate: f64,
         /// 0 for no decay.
         decay_step: u64,
+        /// How the first beta mirrors the rate; `None` leaves the betas alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        momentum: Option<CycleMomentum>,
     },
     /// A slow rise for finding a rate.
     RangeTest {
@@ -80,6 +83,18 @@ pub enum ScheduleSpec {
         staircase: bool,
     },
 }
+
+/// Momentum over a OneCycle schedule: high, low in the middle, high, then growing.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CycleMomentum {
+    /// Smallest and largest.
+    pub bounds: [f64; 2],
+    /// Growth after the cycle, per `decay_step` updates, as a share of the largest.
+    pub decay_rate: f64,
+}
+
+/// What DeepSpeed's OneCycle makes of the second beta.
+const CYCLE_BETA2: f64 = 0.99;
 
 impl ScheduleSpec {
     /// The rate of update `it` (from 0).
@@ -110,14 +125,38 @@ impl ScheduleSpec {
                 };
                 rate * ratio
             }
-            ScheduleSpec::OneCycle { rates, steps, stairs, decay_rate, decay_step } => {
-                one_cycle(it, rates, steps, stairs, (decay_rate, decay_step))
-            }
+            ScheduleSpec::OneCycle {
+                rates: [low, high],
+                steps,
+                stairs,
+                decay_rate,
+                decay_step,
+                ..
+            } => match cycle(it, steps, stairs) {
+                Cycle::At(scale) => low + (high - low) * scale,
+                Cycle::Past(past) => low / (1.0 + decay(decay_rate, past, decay_step)),
+            },
             ScheduleSpec::RangeTest { min, step, rate, staircase } => {
                 let x = (it + 1) as f64 / step as f64;
                 min * (1.0 + rate * if staircase { x.floor() } else { x })
             }
         }
+    }
+
+    /// The betas of update `it` (from 0), where the schedule moves them.
+    #[must_use]
+    pub fn betas(&self, it: u64) -> Option<[f64; 2]> {
+        let ScheduleSpec::OneCycle { steps, stairs, decay_step, momentum: Some(momentum), .. } =
+            *self
+        else {
+            return None;
+        };
+        let [low, high] = momentum.bounds;
+        let first = match cycle(it, steps, stairs) {
+            Cycle::At(scale) => high - (high - low) * scale,
+            Cycle::Past(past) => high * (1.0 + decay(momentum.decay_rate, past, decay_step)),
+        };
+        Some([first, CYCLE_BETA2])
     }
 }
 
@@ -128,27 +167,34 @@ fn rise(it: u64, warmup: u64, shape: Warmup) -> f64 {
     }
 }
 
-fn one_cycle(
-    it: u64,
-    [low, high]: [f64; 2],
-    [up, down]: [u64; 2],
-    stairs: [u64; 2],
-    (decay_rate, decay_step): (f64, u64),
-) -> f64 {
+/// Where an update stands in a cycle.
+enum Cycle {
+    /// Inside it: how far up, from 0 to 1.
+    At(f64),
+    /// Behind it: which update, from 1.
+    Past(u64),
+}
+
+fn cycle(it: u64, [up, down]: [u64; 2], stairs: [u64; 2]) -> Cycle {
     let total = up + down;
     if it >= total {
-        let past = (it - total + 1) as f64;
-        let decay = if decay_step == 0 { 0.0 } else { decay_rate * past / decay_step as f64 };
-        return low / (1.0 + decay);
+        return Cycle::Past(it - total + 1);
     }
-    let b = (it + 1) as f64;
-    let cycle = (1.0 + b / total as f64).floor();
-    let x = 1.0 + b / total as f64 - cycle;
-    let ratio = up as f64 / total as f64;
-    let scale = if x <= ratio { x / ratio } else { (x - 1.0) / (ratio - 1.0) };
-    let count = if x <= ratio { stairs[0] } else { stairs[1] };
-    let scale = if count == 0 { scale } else { (scale * count as f64).floor() / count as f64 };
-    low + (high - low) * scale
+    let (at, ratio) = ((it + 1) % total, up as f64 / total as f64);
+    let rises = at <= up;
+    let count = stairs[usize::from(!rises)];
+    if count > 0 {
+        // From whole updates: a quotient just below a stair would fall off it.
+        let (position, length) = if rises { (at, up) } else { (total - at, down) };
+        let stair = (position as f64 * count as f64 / length as f64).floor();
+        return Cycle::At(stair / count as f64);
+    }
+    let x = at as f64 / total as f64;
+    Cycle::At(if rises { x / ratio } else { (x - 1.0) / (ratio - 1.0) })
+}
+
+fn decay(rate: f64, past: u64, step: u64) -> f64 {
+    if step == 0 { 0.0 } else { rate * past as f64 / step as f64 }
 }
 
 #[cfg(test)]
@@ -202,11 +248,31 @@ mod tests {
     #[test]
     fn one_cycle_rises_falls_and_decays() {
         let (rates, steps, stairs) = ([1.0, 3.0], [10, 20], [0, 0]);
-        let s = ScheduleSpec::OneCycle { rates, steps, stairs, decay_rate: 0.5, decay_step: 10 };
+        let momentum = Some(CycleMomentum { bounds: [0.8, 0.9], decay_rate: 0.1 });
+        let (decay_rate, decay_step) = (0.5, 10);
+        let s = ScheduleSpec::OneCycle { rates, steps, stairs, decay_rate, decay_step, momentum };
         assert!((s.rate(4) - 2.0).abs() < 1e-12);
         assert!((s.rate(9) - 3.0).abs() < 1e-12);
         assert!((s.rate(19) - 2.0).abs() < 1e-12);
         assert!((s.rate(39) - 1.0 / 1.5).abs() < 1e-12);
+        let first = |it| s.betas(it).expect("it moves them")[0];
+        assert!((first(9) - 0.8).abs() < 1e-12 && (first(29) - 0.9).abs() < 1e-12);
+        assert!((first(39) - 0.99).abs() < 1e-12);
+    }
+
+    /// Case C69: a decay laid out for 50 updates stays at its end for whoever trains longer.
+    #[test]
+    fn a_decay_ends_and_stays() {
+        let s = |min| ScheduleSpec::WarmupLinear {
+            min,
+            max: 1.0,
+            warmup: 10,
+            total: Some(50),
+            shape: Warmup::Linear,
+        };
+        for it in 50..60 {
+            assert_eq!((s(0.0).rate(it), s(0.25).rate(it)), (0.0, 0.25));
+        }
     }
 
     /// The range test: min * (1 + rate * x), in stairs or not.

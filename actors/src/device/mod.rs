@@ -27,7 +27,9 @@ use planaria_models::buffer::Buffer;
 use planaria_models::compute::Compute;
 use planaria_models::gradients::{Gradients, SumOutcome};
 use planaria_models::kernels::elementwise::sum_of_squares_parallel;
+use planaria_models::loss_scale::LossScaler;
 use planaria_models::optimizers::OptimizerSpec;
+use planaria_models::schedules::ScheduleSpec;
 
 /// A node's memory and compute.
 pub struct Device {
@@ -36,8 +38,12 @@ pub struct Device {
     compute: Compute,
     source: Box<dyn LeafSource>,
     samples: SampleOrder,
+    /// What a leaf's loss is multiplied by, the loss scale apart.
     scale: LossScale,
+    /// The loss scale, in fp16.
+    scaler: Option<LossScaler>,
     optimizer: OptimizerSpec,
+    schedule: ScheduleSpec,
     params: ParamsMemory,
     gradients: Gradients,
     /// Partial sums of squares, one per fixed piece of a chunk.
@@ -64,6 +70,7 @@ impl Device {
 
     pub(crate) fn begin(&mut self, at: Attempt) {
         self.at = at;
+        self.gradients.set_loss_scale(self.scaler.map(|s| s.scale()));
         self.gradients.begin();
     }
 
@@ -112,13 +119,14 @@ impl Device {
 
     fn loss(&mut self, leaf: Leaf) -> LossStats {
         let shape = self.leaves.plan.shape;
+        let loss_scale = self.scaler.map_or(1.0, |s| s.scale().factor);
         let parts = self.leaves.slot(leaf).0.parts(BlockId(self.model.blocks.len() as u32), shape);
         let io = LossGrad {
             params: Params::of(&self.params),
             batch: parts.batch,
             x: parts.x,
             dx: parts.gradient,
-            scale: self.scale,
+            scale: LossScale { factor: self.scale.factor * loss_scale },
         };
         let sink = self.gradients.sink(leaf);
         self.model.head.loss_and_grad(&mut self.compute, io, &sink)
@@ -149,14 +157,20 @@ impl Device {
             self.outcomes[param.index()] = self.gradients.finish(&self.compute.kit, param);
         }
         for &chunk in self.layout.group(group) {
-            let mut record =
-                Record { chunk, sum_squares: 0.0, overflow: false, exactly_once: true };
+            let mut record = Record {
+                chunk,
+                sum_squares: 0.0,
+                overflow: false,
+                not_finite: false,
+                exactly_once: true,
+            };
             for span in &self.layout.table.chunk(chunk).spans {
                 let gradient = &self.gradients.gradient(span.param)[span.range()];
                 let kit = &self.compute.kit;
                 record.sum_squares += sum_of_squares_parallel(kit, gradient, &mut self.squares);
                 let outcome = self.outcomes[span.param.index()];
                 record.overflow |= outcome.flagged;
+                record.not_finite |= outcome.not_finite;
                 record.exactly_once &= outcome.exactly_once;
             }
             reports.push(Report::Record(self.at, record));

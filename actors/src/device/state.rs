@@ -8,19 +8,23 @@ use crate::data::{LeafSource, SampleOrder};
 use crate::layout::Layout;
 use crate::spec::RunSpec;
 use crate::step::Attempt;
-use crate::step::decision::Decision;
+use crate::step::decision::{Decision, Skip, Verdict};
 use crate::step::schedule::Order;
 use planaria_base::rng::CounterRng;
 use planaria_base::tensor_source::TensorSource;
-use planaria_base::{ChunkId, DType, Digest, Span, Step};
+use planaria_base::{ChunkId, DType, Digest, ParamId, Span, Step};
 use planaria_models::block::{Init, LeafShape, LossScale, Model, ParamSpec};
 use planaria_models::buffer::Buffer;
 use planaria_models::compute::Compute;
 use planaria_models::gradients::{Gradients, SumOutcome};
 use planaria_models::kernels::Isa;
 use planaria_models::kernels::elementwise::squares_partials;
-use planaria_models::kernels::optimizer::update_parallel;
+use planaria_models::loss_scale::ScaleState;
 use planaria_models::optimizers::{Elements, Update};
+use planaria_models::packing::PackingPlan;
+
+/// Parameters that a message names at most.
+const NAMED: usize = 4;
 
 /// How a device executes a run: nothing here changes a bit of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,27 +52,39 @@ pub struct MemoryPlan {
     pub activations: usize,
     /// Scratch that blocks carve up.
     pub scratch: usize,
+    /// Packed operands of matrix products.
+    pub packing: usize,
 }
 
 impl MemoryPlan {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.parameters + self.gradients + self.sums + self.activations + self.scratch
+        let kept = self.parameters + self.gradients + self.sums;
+        kept + self.activations + self.scratch + self.packing
     }
 
     /// What a device for `spec` allocates under `setup`.
     #[must_use]
     pub fn of(spec: &RunSpec, model: &Model, setup: &DeviceSetup) -> MemoryPlan {
-        let (activation, states) = (plan(spec, setup), spec.optimizer.state_names().len());
-        let layout = Layout::of(model, spec.chunk_elements);
+        let activation = plan(spec, setup);
+        let layout = Layout::of(model, spec.chunk_elements, &spec.optimizer);
         let all = setup.order == Order::DepthFirst;
         MemoryPlan {
-            parameters: ParamsMemory::bytes(&model.params, spec.precision, states),
+            parameters: ParamsMemory::bytes(&model.params, spec.precision, &spec.optimizer),
             gradients: Gradients::bytes(&model.params),
             sums: Gradients::wide_bytes(&model.params, spec.leaves, &layout.groups, all),
             activations: LeafMemory::bytes(model, spec.precision, activation),
             scratch: scratch_bytes(spec, model),
+            packing: PackingPlan {
+                spec: &spec.model,
+                model,
+                optimizer: &spec.optimizer,
+                leaf: shape(spec),
+                precision: spec.precision,
+                machine: (setup.isa, setup.threads),
+            }
+            .bytes(),
         }
     }
 }
@@ -89,7 +105,9 @@ fn shape(spec: &RunSpec) -> LeafShape {
 fn scratch_bytes(spec: &RunSpec, model: &Model) -> usize {
     let (shape, precision) = (shape(spec), spec.precision);
     let blocks = model.blocks.iter().map(|b| b.plan(shape, precision).scratch_bytes);
-    blocks.chain([model.head.plan(shape, precision).scratch_bytes]).max().unwrap_or(0)
+    let head = model.head.plan(shape, precision).scratch_bytes;
+    let optimizer = spec.optimizer.scratch_bytes(&model.params);
+    blocks.chain([head, optimizer]).max().unwrap_or(0)
 }
 
 /// A tensor of the state, as a checkpoint stores it: fp32, by name.
@@ -106,17 +124,17 @@ impl Device {
     #[must_use]
     pub fn new(spec: &RunSpec, setup: &DeviceSetup, source: Box<dyn LeafSource>) -> Device {
         let model = spec.model.build();
-        let layout = Layout::of(&model, spec.chunk_elements);
-        let states = spec.optimizer.state_names().len();
-        let partials = squares_partials(spec.chunk_elements as usize);
+        let layout = Layout::of(&model, spec.chunk_elements, &spec.optimizer);
+        let spans = layout.table.chunks.iter().flat_map(|c| &c.spans);
+        let partials = squares_partials(spans.map(|s| s.len).max().unwrap_or(0) as usize);
         let samples = SampleOrder {
             seed: spec.seed,
             samples: source.samples(),
             leaves: spec.leaves,
             sequences: spec.sequences as u32,
         };
-        let no_outcome = SumOutcome { flagged: false, exactly_once: false };
-        let mut params = ParamsMemory::new(&model.params, spec.precision, states);
+        let no_outcome = SumOutcome { flagged: false, not_finite: false, exactly_once: false };
+        let mut params = ParamsMemory::new(&model.params, spec.precision, &spec.optimizer);
         model.params.iter().for_each(|p| draw(p, spec.seed, &mut params.param_mut(p.id).master));
         params.refresh_working();
         Device {
@@ -129,7 +147,9 @@ impl Device {
             samples,
             source,
             scale: LossScale { factor: spec.leaf_factor() },
+            scaler: spec.loss_scaler(),
             optimizer: spec.optimizer,
+            schedule: spec.schedule,
             params,
             gradients: Gradients::new(setup.isa, &model.params, spec.leaves, spec.grid_max_log2),
             squares: Buffer::zeroed(partials),
@@ -161,6 +181,12 @@ impl Device {
         (self.states.first().copied().unwrap_or_default(), self.updates)
     }
 
+    /// Bytes of the i64 sums allocated so far.
+    #[must_use]
+    pub fn sum_bytes(&self) -> usize {
+        self.gradients.wide_bytes_held()
+    }
+
     /// Bytes that matrix products use for packing at present.
     #[must_use]
     pub fn packing_bytes(&self) -> usize {
@@ -172,6 +198,7 @@ impl Device {
             t: decision.updates,
             learning_rate: decision.learning_rate,
             gradient_factor: decision.gradient_factor,
+            betas: self.schedule.betas(decision.updates - 1),
         };
         for span in &self.layout.table.chunk(chunk).spans {
             let gradient = &self.gradients.gradient(span.param)[span.range()];
@@ -179,21 +206,56 @@ impl Device {
             let [first, second] = s.states;
             let elements =
                 Elements { gradient, master: s.master, first, second, working: s.working };
-            update_parallel(&self.compute.kit, &self.optimizer, update, elements);
+            let param = &self.model.params[span.param.index()];
+            self.optimizer.apply(self.compute.split(), param, update, elements);
         }
     }
 
-    /// The digest of the state: of each chunk's masters and moments, in chunk order, of the step and
-    /// of the updates applied.
+    /// The loss scaler's state, in fp16.
+    #[must_use]
+    pub fn loss_scale(&self) -> Option<ScaleState> {
+        self.scaler.map(|s| s.state())
+    }
+
+    /// Takes the loss scaler's state of a checkpoint.
+    pub fn restore_loss_scale(&mut self, state: ScaleState) {
+        self.scaler = self.scaler.map(|s| s.at(state));
+    }
+
+    /// Ends a step that applied nothing, or moves the loss scale after one that did.
+    ///
+    /// # Errors
+    /// If the gradients overflowed at the smallest loss scale: names parameters with infinities. The
+    /// state is that of the step.
+    pub(crate) fn finish_step(&mut self, decision: &Decision) -> Result<(), String> {
+        if !decision.is_commit() {
+            self.states.fill(decision.step);
+        }
+        let overflowed = matches!(decision.verdict, Verdict::Skip(Skip::NotFinite(_)));
+        let Some(scaler) = self.scaler.filter(|_| decision.is_commit() || overflowed) else {
+            return Ok(());
+        };
+        self.scaler = Some(scaler.after(overflowed).map_err(|error| {
+            let bad = self.model.params.iter().filter(|p| self.outcomes[p.id.index()].not_finite);
+            let names: Vec<&str> = bad.map(|p| p.name.as_str()).take(NAMED).collect();
+            format!("step {}: {error}; infinite in {}", decision.step, names.join(", "))
+        })?);
+        Ok(())
+    }
+
+    /// The digest of the state: of each chunk's masters and moments, in chunk order, of the step, of
+    /// the updates applied and, in fp16, of the loss scaler.
     ///
     /// # Cost
     /// Reads every master and moment once.
     #[must_use]
     pub fn state_hash(&self) -> Digest {
         let (step, updates) = self.state();
-        let mut header = [0u8; 16];
-        header[..8].copy_from_slice(&step.0.to_le_bytes());
-        header[8..].copy_from_slice(&updates.to_le_bytes());
+        let mut header: Vec<u8> = [step.0, updates].iter().flat_map(|n| n.to_le_bytes()).collect();
+        if let Some(s) = self.loss_scale() {
+            let words = [u64::from(s.scale), s.step, s.clean_since, u64::from(s.hysteresis_left)];
+            header.extend(words.iter().flat_map(|n| n.to_le_bytes()));
+        }
         let chunks = &self.layout.table.chunks;
         let digests: Vec<std::sync::OnceLock<Digest>> =
             chunks.iter().map(|_| std::sync::OnceLock::new()).collect();
@@ -216,8 +278,8 @@ impl Device {
     /// Names and shapes of the state's tensors, in the order of [`Device::tensor`].
     #[must_use]
     pub fn tensors(&self) -> Vec<TensorExport> {
-        let names = self.optimizer.state_names();
         let one = |p: &ParamSpec| {
+            let names = self.optimizer.state_names(p);
             let masters = std::iter::once(p.name.clone());
             let all = masters.chain(names.iter().map(|n| format!("{}.{n}", p.name)));
             all.map(|name| TensorExport { name, shape: p.shape.clone() }).collect::<Vec<_>>()
@@ -226,14 +288,30 @@ impl Device {
     }
 
     /// The values of tensor `index` of [`Device::tensors`].
+    ///
+    /// # Panics
+    /// If there are fewer.
     #[must_use]
     pub fn tensor(&self, index: usize) -> &[f32] {
-        let per_param = 1 + self.optimizer.state_names().len();
-        let param = self.params.param(self.model.params[index / per_param].id);
-        match index % per_param {
+        let (id, part) = self.locate(index);
+        let param = self.params.param(id);
+        match part {
             0 => &param.master,
             state => &param.states[state - 1],
         }
+    }
+
+    /// Whose tensor `index` is, and whether it is its master (0) or which of its states.
+    fn locate(&self, index: usize) -> (ParamId, usize) {
+        let mut part = index;
+        for param in &self.model.params {
+            let tensors = 1 + self.optimizer.state_names(param).len();
+            if part < tensors {
+                return (param.id, part);
+            }
+            part -= tensors;
+        }
+        panic!("tensor {index} is past the last")
     }
 
     /// Takes the state after `step` from named fp32 tensors.
@@ -247,11 +325,10 @@ impl Device {
         step: Step,
         updates: u64,
     ) -> Result<(), String> {
-        let per_param = 1 + self.optimizer.state_names().len();
         for (index, export) in self.tensors().into_iter().enumerate() {
-            let id = self.model.params[index / per_param].id;
+            let (id, part) = self.locate(index);
             let param = self.params.param_mut(id);
-            let to: &mut [f32] = match index % per_param {
+            let to: &mut [f32] = match part {
                 0 => &mut param.master,
                 state => &mut param.states[state - 1],
             };

@@ -4,6 +4,7 @@ use super::log::{CommandLog, LogMark};
 use super::record::{Flags, Record};
 use super::shared::Shared;
 use planaria_base::{ChunkId, NodeId, Step};
+pub use planaria_models::loss_scale::{DynamicScale, LossScaleSpec, LossScaler, ScaleState};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -26,16 +27,23 @@ pub struct StepRule {
     pub schedule: Arc<dyn Schedule>,
     /// Clip the global gradient norm to this.
     pub clip: Option<f64>,
-    /// The power of two that a leaf's loss is multiplied by before backward.
+    /// The power of two that a leaf's loss is multiplied by before backward, without the loss scale,
+    /// which is taken out before the sum.
     pub leaf_factor: f64,
-    /// The loss scale of the first step; 1 when there is none.
-    pub initial_scale: f32,
-    /// Good steps before the scale doubles; 0 keeps it fixed.
-    pub scale_window: u32,
-    /// The smallest scale.
-    pub min_scale: f32,
-    /// Skips running that stop the run.
+    /// The loss scaler before the first step, in fp16.
+    pub loss_scale: Option<LossScaler>,
+    /// Skips running that stop the run; those that a smaller loss scale may mend do not count.
     pub skips_that_stop: u32,
+}
+
+impl StepRule {
+    /// The loss scale of the step after `previous`; 1 where there is none.
+    #[must_use]
+    pub fn scale(&self, previous: Option<&Decision>) -> f32 {
+        let first = self.loss_scale.as_ref().map(LossScaler::state);
+        let state = previous.map_or(first, |d| d.loss_scale);
+        state.map_or(1.0, |s| s.scale().factor)
+    }
 }
 
 /// What a step does. Scalars travel as bits.
@@ -47,16 +55,16 @@ pub struct Decision {
     pub commit: bool,
     /// The global gradient norm after the division by labels, an f64.
     pub norm: u64,
-    /// What the reduced gradient is multiplied by, an f32: 1 / (labels · leaf factor · loss scale),
-    /// and the clip factor.
+    /// What the reduced gradient is multiplied by, an f32: 1 / (labels · leaf factor), and the clip
+    /// factor.
     pub factor: u32,
     /// The learning rate, an f64.
     pub rate: u64,
-    /// The loss scale of the next step, an f32.
-    pub scale: u32,
-    /// Good steps since the scale last changed.
-    pub good_steps: u32,
-    /// Skips in a row up to this step.
+    /// The loss scaler's state for the next step, in fp16.
+    pub loss_scale: Option<ScaleState>,
+    /// Elements were not finite at the smallest loss scale: the run stops.
+    pub scale_exhausted: bool,
+    /// Skips in a row up to this step, but for those that made the loss scale smaller.
     pub skips: u32,
     /// Updates applied up to this step: Adam's t.
     pub updates: u64,
@@ -108,12 +116,15 @@ pub fn decide(step: Step, inputs: Inputs<'_>) -> Decision {
     let sum_of_squares: f64 = records.iter().map(|r| f64::from_bits(r.sum_of_squares)).sum();
     let flags = records.iter().fold(Flags::default(), |f, r| f.or(r.flags));
     let labels: u64 = records.iter().map(|r| r.labels).sum();
-    let scale = previous.map_or(rule.initial_scale, |d| f32::from_bits(d.scale));
-    let mean = 1.0 / (labels.max(1) as f64 * rule.leaf_factor * f64::from(scale));
+    let mean = 1.0 / (labels.max(1) as f64 * rule.leaf_factor);
     let norm = sum_of_squares.sqrt() * mean;
     let commit = !flags.any() && norm.is_finite() && labels > 0;
     let updates = previous.map_or(0, |d| d.updates) + u64::from(commit);
-    let (scale, good_steps) = next_scale(rule, previous, scale, flags);
+    let (loss_scale, scale_exhausted) = next_scale(rule, previous, flags);
+    let skips = previous.map_or(0, |d| d.skips);
+    let mended = flags == Flags::NOT_FINITE
+        && !scale_exhausted
+        && rule.loss_scale.as_ref().is_some_and(LossScaler::is_dynamic);
     let named = records.iter().enumerate().filter(|(_, r)| r.flags.any());
     Decision {
         step,
@@ -121,9 +132,9 @@ pub fn decide(step: Step, inputs: Inputs<'_>) -> Decision {
         norm: norm.to_bits(),
         factor: ((mean * clip_factor(rule.clip, norm)) as f32).to_bits(),
         rate: (rule.schedule.rate(updates.max(1)) * f64::from(log.rate_factor(step))).to_bits(),
-        scale: scale.to_bits(),
-        good_steps,
-        skips: if commit { 0 } else { previous.map_or(0, |d| d.skips) + 1 },
+        loss_scale,
+        scale_exhausted,
+        skips: if commit { 0 } else { skips + u32::from(!mended) },
         updates,
         labels,
         loss: records.iter().fold(0, |sum, r| sum.wrapping_add(r.loss)),
@@ -139,25 +150,23 @@ fn clip_factor(clip: Option<f64>, norm: f64) -> f64 {
     clip.map_or(1.0, |limit| (limit / (norm + 1e-6)).min(1.0))
 }
 
-/// Halves on elements that are not finite, doubles after a window of good steps; a value off the
-/// grid changes nothing.
+/// DeepSpeed's rule, by whether an element was not finite; a value off the grid is no business of the
+/// scaler, which does not see the step. The state, and whether it has nowhere to go.
 fn next_scale(
     rule: &StepRule,
     previous: Option<&Decision>,
-    scale: f32,
     flags: Flags,
-) -> (f32, u32) {
-    let good = previous.map_or(0, |d| d.good_steps);
-    if rule.scale_window == 0 {
-        return (scale, 0);
+) -> (Option<ScaleState>, bool) {
+    let Some(first) = rule.loss_scale else { return (None, false) };
+    let scaler = previous.and_then(|d| d.loss_scale).map_or(first, |state| first.at(state));
+    let overflowed = flags.has(Flags::NOT_FINITE);
+    if flags.any() && !overflowed {
+        return (Some(scaler.state()), false);
     }
-    if flags.has(Flags::NOT_FINITE) {
-        return ((scale * 0.5).max(rule.min_scale), 0);
+    match scaler.after(overflowed) {
+        Ok(next) => (Some(next.state()), false),
+        Err(_) => (Some(scaler.state()), true),
     }
-    if flags.any() {
-        return (scale, good);
-    }
-    if good + 1 >= rule.scale_window { (scale * 2.0, 0) } else { (scale, good + 1) }
 }
 
 #[cfg(test)]
@@ -168,14 +177,20 @@ mod tests {
     fn rule() -> StepRule {
         StepRule {
             schedule: Arc::new(|update: u64| update as f64),
-            clip: Some(1.0 / 1024.0),
+            clip: Some(1.0),
             leaf_factor: 1.0,
-            initial_scale: 1024.0,
-            scale_window: 2,
-            min_scale: 1.0,
+            loss_scale: Some(LossScaler::new(LossScaleSpec::Dynamic(SCALE)).expect("a good spec")),
             skips_that_stop: 8,
         }
     }
+
+    const SCALE: DynamicScale = DynamicScale {
+        initial_scale_power: 10,
+        loss_scale_window: 2,
+        hysteresis: 2,
+        consecutive_hysteresis: false,
+        min_loss_scale: 256.0,
+    };
 
     fn record(square: f64, flags: Flags) -> Record {
         Record {
@@ -198,30 +213,57 @@ mod tests {
     #[test]
     fn norms_combine_and_clip() {
         let d = run(None, &[record(36.0, Flags::default()), record(64.0, Flags::default())]);
-        assert_eq!(f64::from_bits(d.norm), 2.5 / 1024.0);
+        assert_eq!(f64::from_bits(d.norm), 2.5);
         let clipped = f32::from_bits(d.factor) * 10.0;
-        assert!((clipped - 1.0 / 1024.0).abs() < 1e-6, "{clipped}");
+        assert!((clipped - 1.0).abs() < 1e-6, "{clipped}");
         assert!(d.commit && d.updates == 1 && d.labels == 4);
     }
 
-    /// A skip advances neither Adam's t nor the schedule; only elements that are not finite move
-    /// the loss scale.
-    #[test]
-    fn skips_hold_the_schedule() {
-        let good = run(None, &[record(1.0, Flags::default())]);
-        let inf = run(Some(&good), &[record(1.0, Flags::NOT_FINITE)]);
-        assert!(!inf.commit && inf.skips == 1 && inf.updates == 1 && inf.rate == good.rate);
-        assert_eq!(f32::from_bits(inf.scale), 512.0);
-        let grid = run(Some(&inf), &[record(1.0, Flags::OFF_GRID)]);
-        assert_eq!((f32::from_bits(grid.scale), grid.skips), (512.0, 2));
-        assert_eq!(grid.flagged, [ChunkId(0)]);
+    fn run_all(flags: &[Flags]) -> Vec<Decision> {
+        let mut all: Vec<Decision> = Vec::new();
+        for &f in flags {
+            all.push(run(all.last(), &[record(1.0, f)]));
+        }
+        all
     }
 
-    /// The scale doubles after a window of good steps.
+    const GOOD: Flags = Flags(0);
+    const INF: Flags = Flags::NOT_FINITE;
+
+    /// A skip advances neither Adam's t nor the schedule; only elements that are not finite move
+    /// the loss scale, and only those that it does not mend count towards the stop.
     #[test]
-    fn the_scale_grows() {
-        let one = run(None, &[record(1.0, Flags::default())]);
-        let two = run(Some(&one), &[record(1.0, Flags::default())]);
-        assert_eq!(f32::from_bits(two.scale), 2048.0);
+    fn skips_hold_the_schedule() {
+        let all = run_all(&[GOOD, INF, INF, Flags::OFF_GRID, Flags::OFF_GRID.or(INF)]);
+        let scales: Vec<f32> = (0..all.len()).map(|i| rule().scale(all.get(i))).collect();
+        assert_eq!(scales, [1024.0, 1024.0, 512.0, 512.0, 256.0]);
+        for skip in &all[1..] {
+            assert!(!skip.commit && skip.updates == 1 && skip.rate == all[0].rate);
+        }
+        assert_eq!(all.iter().map(|d| d.skips).collect::<Vec<_>>(), [0, 0, 0, 1, 2]);
+        assert_eq!(all[3].flagged, [ChunkId(0)]);
+        assert_eq!(all[3].loss_scale, all[2].loss_scale, "the scaler does not see the step");
+    }
+
+    /// The whole state of DeepSpeed's scaler travels: hysteresis, and the window since an overflow.
+    #[test]
+    fn the_scale_follows_deepspeed() {
+        let all = run_all(&[INF, GOOD, GOOD, GOOD, INF, INF]);
+        let scales: Vec<f32> = (0..all.len()).map(|i| rule().scale(all.get(i))).collect();
+        assert_eq!(scales, [1024.0, 1024.0, 1024.0, 2048.0, 2048.0, 1024.0]);
+        assert_eq!(rule().scale(None), 1024.0);
+        let left = all[0].loss_scale.map(|s| s.hysteresis_left);
+        assert_eq!(left, Some(1));
+    }
+
+    /// At the smallest scale the next overflow stops the run, and says so.
+    #[test]
+    fn an_exhausted_scale_is_told() {
+        let all = run_all(&[INF; 4]);
+        assert_eq!(
+            all.iter().map(|d| d.scale_exhausted).collect::<Vec<_>>(),
+            [false, false, false, true]
+        );
+        assert_eq!(all[3].skips, 1);
     }
 }

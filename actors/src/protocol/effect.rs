@@ -101,7 +101,7 @@ pub enum Effect {
         /// How many.
         len: u32,
     },
-    /// The partial is no longer needed.
+    /// The partial is no longer needed, or not at all: a backward pass does not pause for it.
     Free {
         /// Which.
         key: PartialKey,

@@ -312,7 +312,10 @@ impl Node {
             Effect::Compute { key, start, len } => {
                 self.stage.do_send(StageEvent::Credit(key, (start, len)));
             }
-            Effect::Free { key } => drop(self.partials.remove(&key)),
+            Effect::Free { key } => {
+                self.partials.remove(&key);
+                self.stage.do_send(StageEvent::Free(key));
+            }
             Effect::AbandonLots => {
                 self.partials.clear();
                 self.generation += 1;

@@ -150,18 +150,21 @@ struct Tables {
     parts: Arc<PartTable>,
     emission: Vec<(ChunkId, Site)>,
     carrier: Part,
+    /// Optimizer states of each chunk.
+    states: usize,
 }
 
 impl Tables {
     fn new(spec: &RunSpec) -> Tables {
         let model = spec.model.build();
-        let layout = Layout::of(&model, spec.chunk_elements);
+        let layout = Layout::of(&model, spec.chunk_elements, &spec.optimizer);
         let values = ValuesLayout::new(&model, &layout, spec.precision);
         let parts = PartTable::new(&model, &layout.table, spec.leaves, spec.grid_max_log2);
         let emission: Vec<_> = parts.in_emission_order().map(|(_, p)| (p.chunk, p.site)).collect();
         let (chunk, site) = emission[0];
         Tables {
             carrier: Part { chunk, site },
+            states: spec.optimizer.state_names(&model.params[0]).len(),
             emission,
             model,
             layout: Arc::new(layout),
@@ -180,7 +183,7 @@ impl Tables {
 fn protocol_spec(setup: &NodeSetup, tables: &Tables) -> Spec {
     let (spec, ring) = (&setup.spec, &setup.ring);
     let zero = ring.zero();
-    let states = 1 + spec.optimizer.state_names().len() as u64;
+    let states = 1 + tables.states as u64;
     let chunks = tables.parts.chunks.iter();
     let schedule = spec.schedule;
     Spec {
@@ -198,9 +201,7 @@ fn protocol_spec(setup: &NodeSetup, tables: &Tables) -> Spec {
             schedule: Arc::new(move |update: u64| schedule.rate(update - 1)),
             clip: Some(spec.clip).filter(|&c| c > 0.0),
             leaf_factor: f64::from(spec.leaf_factor()),
-            initial_scale: 1.0,
-            scale_window: 0,
-            min_scale: 1.0,
+            loss_scale: None,
             skips_that_stop: ring.skips_that_stop,
         },
         timing: setup.timing,
@@ -352,6 +353,8 @@ fn memory(setup: &NodeSetup, tables: &Tables, pools: &SumPools) -> (ShardCx, Wor
         kit: Kit::new(setup.setup.threads, setup.setup.isa),
         pools: pools.clone(),
         optimizer: spec.optimizer,
+        schedule: spec.schedule,
+        states: tables.states,
         vault: setup.vault.clone(),
         master_in_working: resident && single,
         squares: Buffer::zeroed(squares_partials(spec.chunk_elements as usize)),

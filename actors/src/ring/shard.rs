@@ -18,7 +18,10 @@ use planaria_models::kernels::elementwise::sum_of_squares_parallel;
 use planaria_models::kernels::optimizer::update_parallel;
 use planaria_models::kernels::piece::Piece;
 use planaria_models::optimizers::{Elements, OptimizerSpec, Update};
-use planaria_models::partials::{ChunkSum, Lanes, PartTable, Partial, SumPools, ValuesRef};
+use planaria_models::partials::{
+    ChunkPlace, ChunkSum, Lanes, PartTable, Partial, SumPools, ValuesRef,
+};
+use planaria_models::schedules::ScheduleSpec;
 use std::sync::Arc;
 
 /// What all shards of a node share.
@@ -33,8 +36,12 @@ pub struct ShardCx {
     pub kit: Kit,
     /// Free buffers.
     pub pools: SumPools,
-    /// The optimizer.
+    /// The optimizer: one whose updates are elementwise.
     pub optimizer: OptimizerSpec,
+    /// Cycles betas, if it does.
+    pub schedule: ScheduleSpec,
+    /// Optimizer states of a chunk.
+    pub states: usize,
     /// First values and checkpoints.
     pub vault: Arc<dyn Vault>,
     /// In fp32 with resident values the working value is the master.
@@ -120,9 +127,14 @@ impl AsRef<[u8]> for OwnedBuffer {
     }
 }
 
-fn digest(master: &[f32], states: &[Buffer<f32>]) -> Digest {
-    let parts = std::iter::once(master).chain(states.iter().map(|s| &**s));
-    Digest::of_all(parts.map(|p| Digest::of(bytemuck::cast_slice(p))))
+/// The digest of a chunk's state: of each parameter's stretch, its master and its states.
+fn digest(place: &ChunkPlace, master: &[f32], states: &[Buffer<f32>]) -> Digest {
+    let parts = place.stretches.iter().flat_map(|s| {
+        let at = s.offset..s.offset + s.len;
+        let tensors = std::iter::once(master).chain(states.iter().map(|t| &**t));
+        tensors.map(move |t| Digest::of(bytemuck::cast_slice(&t[at.clone()])))
+    });
+    Digest::of_all(parts)
 }
 
 impl Shard {
@@ -151,8 +163,7 @@ impl Shard {
     fn allocate(&mut self, cx: &ShardCx) {
         let len = cx.parts.chunks[self.chunk.index()].len;
         if self.states.is_empty() {
-            let names = cx.optimizer.state_names();
-            self.states = names.iter().map(|_| Buffer::zeroed(len)).collect();
+            self.states = (0..cx.states).map(|_| Buffer::zeroed(len)).collect();
         }
         if !cx.master_in_working {
             self.master.get_or_insert_with(|| Buffer::zeroed(len));
@@ -167,6 +178,10 @@ impl Shard {
                 &values.single[cx.values.chunks[self.chunk.index()].single.clone()]
             }
         }
+    }
+
+    fn digest(&self, cx: &ShardCx, working: &Working) -> Digest {
+        digest(&cx.parts.chunks[self.chunk.index()], self.master(cx, working), &self.states)
     }
 
     fn with_tensors<R>(
@@ -214,7 +229,7 @@ impl Shard {
             Ok(())
         })?;
         self.arrive(cx, working, step);
-        self.agreed = digest(self.master(cx, working), &self.states);
+        self.agreed = self.digest(cx, working);
         Ok(self.agreed)
     }
 
@@ -271,7 +286,11 @@ impl Shard {
                 return None;
             }
         };
-        let squares = sum_of_squares_parallel(&cx.kit, &fixed.gradient, &mut cx.squares);
+        let mut squares = 0.0;
+        for s in &cx.parts.chunks[self.chunk.index()].stretches {
+            let stretch = &fixed.gradient[s.offset..s.offset + s.len];
+            squares += sum_of_squares_parallel(&cx.kit, stretch, &mut cx.squares);
+        }
         let digest = if alone {
             Digest::default()
         } else {
@@ -314,7 +333,7 @@ impl Shard {
         alone: bool,
     ) -> Option<Digest> {
         let hash_now = |shard: &Shard, cx: &ShardCx, working: &Working| {
-            if alone { Digest::default() } else { digest(shard.master(cx, working), &shard.states) }
+            if alone { Digest::default() } else { shard.digest(cx, working) }
         };
         if self.step == Some(decision.step) {
             self.agreed = hash_now(self, cx, working);
@@ -343,7 +362,8 @@ impl Shard {
         }
         let mut scratch = self.scratch_copy(cx, working, decision.step);
         apply(cx, decision, gradient.values(), &mut scratch.master, &mut scratch.states);
-        scratch.hash = digest(&scratch.master, &scratch.states);
+        let place = &cx.parts.chunks[self.chunk.index()];
+        scratch.hash = digest(place, &scratch.master, &scratch.states);
         let hash = scratch.hash;
         self.scratch = Some(scratch);
         Some(hash)
@@ -391,8 +411,7 @@ impl Shard {
     #[must_use]
     pub fn verify(&self, cx: &ShardCx, working: &Working) -> bool {
         let unnamed = |d: Digest| d == Digest::default();
-        let state =
-            unnamed(self.agreed) || self.agreed == digest(self.master(cx, working), &self.states);
+        let state = unnamed(self.agreed) || self.agreed == self.digest(cx, working);
         let record = self.record.as_ref().is_none_or(|(record, gradient)| {
             unnamed(record.digest) || record.digest == Digest::of(&gradient.bytes())
         });
@@ -443,7 +462,7 @@ impl Shard {
         });
         self.agreed = hash;
         self.arrive(cx, working, step);
-        hash == Digest::default() || hash == digest(self.master(cx, working), &self.states)
+        hash == Digest::default() || hash == self.digest(cx, working)
     }
 
     /// The whole state after `step`, for a learner.
@@ -506,7 +525,7 @@ impl Shard {
         let mut tensors = vec![self.master(cx, working)];
         tensors.extend(self.states.iter().map(|s| &**s));
         cx.vault.store((step, log), cx.layout.table.chunk(self.chunk), &tensors)?;
-        Ok(digest(self.master(cx, working), &self.states))
+        Ok(self.digest(cx, working))
     }
 }
 
@@ -525,6 +544,7 @@ fn apply(
         t: decision.updates,
         learning_rate: f64::from_bits(decision.rate),
         gradient_factor: f32::from_bits(decision.factor),
+        betas: cx.schedule.betas(decision.updates - 1),
     };
     let mut states = states.iter_mut().map(|s| &mut **s);
     let first = states.next().unwrap_or(&mut []);

@@ -114,6 +114,8 @@ pub struct Stage {
     current: Option<Program>,
     credits: BTreeMap<LotId, BTreeSet<Part>>,
     delivered: BTreeMap<LotId, BTreeSet<Part>>,
+    /// Parts that nobody needs: their records are fixed.
+    freed: BTreeMap<LotId, BTreeSet<Part>>,
 }
 
 impl Stage {
@@ -131,6 +133,7 @@ impl Stage {
             current: None,
             credits: BTreeMap::new(),
             delivered: BTreeMap::new(),
+            freed: BTreeMap::new(),
         }
     }
 
@@ -143,12 +146,20 @@ impl Stage {
     ) {
         let part = Part { chunk: key.chunk, site: key.site };
         let task = Task::Lot { step: key.step, lot: key.lot, start, len };
+        self.freed.entry(key.lot).or_default().remove(&part);
         let known = self.credits.contains_key(&key.lot);
         self.credits.entry(key.lot).or_default().insert(part);
         let again = self.delivered.get(&key.lot).is_some_and(|d| d.contains(&part));
         if (!known || again) && !self.queue.contains(&task) {
             self.queue.push_back(task);
         }
+        self.advance(out);
+    }
+
+    /// A part of a lot is not needed, at present at least.
+    pub fn handle_free(&mut self, key: PartialKey, out: &mut Vec<StageEffect>) {
+        let part = Part { chunk: key.chunk, site: key.site };
+        self.freed.entry(key.lot).or_default().insert(part);
         self.advance(out);
     }
 
@@ -164,6 +175,7 @@ impl Stage {
         self.queue.retain(|t| matches!(t, Task::Evaluate { .. }));
         self.credits.clear();
         self.delivered.clear();
+        self.freed.clear();
         if self.current.as_ref().is_some_and(|p| matches!(p.task, Task::Lot { .. })) {
             self.current = None;
             self.epoch += 1;
@@ -243,7 +255,9 @@ impl Stage {
         let parts = &self.emits[block.index()];
         let credits = self.credits.entry(lot).or_default();
         let delivered = self.delivered.entry(lot).or_default();
-        if !parts.iter().all(|p| credits.contains(p) || delivered.contains(p)) {
+        let freed = self.freed.entry(lot).or_default();
+        let settled = |p: &Part| credits.contains(p) || delivered.contains(p) || freed.contains(p);
+        if !parts.iter().all(settled) {
             return None;
         }
         let wanted: Vec<Part> = parts.iter().copied().filter(|p| credits.remove(p)).collect();
@@ -360,6 +374,7 @@ mod tests {
     fn settle(stage: &mut Stage, mut queue: Vec<StageEffect>) -> Vec<DeviceOp> {
         let mut submitted = Vec::new();
         let mut held = BTreeSet::new();
+        let fresh = stage.current.as_ref().is_none_or(|p| p.submitted <= OPS_IN_FLIGHT);
         while !queue.is_empty() {
             let mut next = Vec::new();
             for effect in queue {
@@ -370,7 +385,8 @@ mod tests {
                         stage.handle_gathered(Gathered { epoch, block }, &mut next);
                     }
                     StageEffect::Submit(epoch, op, release) => {
-                        assert!(op.block(3).is_none_or(|b| held.contains(&b)), "{op:?}");
+                        let gathered = op.block(3).is_none_or(|b| held.contains(&b));
+                        assert!(gathered || !fresh, "{op:?}");
                         if let Some(block) = release {
                             held.remove(&block);
                         }
@@ -419,6 +435,17 @@ mod tests {
         let mut out = Vec::new();
         (0..3).rev().for_each(|c| stage.handle_credit(key(0, c), (0, 1), &mut out));
         assert_eq!(closed(&settle(&mut stage, out)), [(2, 1), (1, 1), (0, 1)]);
+    }
+
+    /// A part whose record is fixed already is never asked for, and holds nothing up.
+    #[test]
+    fn a_part_that_nobody_needs_holds_nothing_up() {
+        let mut stage = stage(Order::BreadthFirst);
+        let mut out = Vec::new();
+        [3, 0].iter().for_each(|&c| stage.handle_free(key(0, c), &mut out));
+        [2, 1].iter().for_each(|&c| stage.handle_credit(key(0, c), (0, 1), &mut out));
+        assert_eq!(closed(&settle(&mut stage, out)), [(3, 0), (2, 1), (1, 1), (0, 0)]);
+        assert!(stage.current.is_none());
     }
 
     /// A part that is asked for again is computed again, and only it leaves.

@@ -63,6 +63,8 @@ pub enum StageEvent {
     Keeper(Addr<Keeper>),
     /// The protocol asks for a partial of leaves (start, len).
     Credit(PartialKey, (u32, u32)),
+    /// A partial is not needed.
+    Free(PartialKey),
     /// All lots are void, for the so-manieth time.
     Abandon(u64),
     /// The validation loss after a step, over so many batches.
@@ -78,6 +80,7 @@ impl Handler<StageEvent> for StageActor {
         match event {
             StageEvent::Keeper(keeper) => self.keeper = Some(keeper),
             StageEvent::Credit(key, leaves) => self.run(|s, out| s.handle_credit(key, leaves, out)),
+            StageEvent::Free(key) => self.run(|s, out| s.handle_free(key, out)),
             StageEvent::Abandon(generation) => {
                 self.run(|s, out| s.handle_abandon(generation, out));
             }

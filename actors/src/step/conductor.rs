@@ -201,12 +201,18 @@ mod tests {
     use super::*;
 
     fn conductor() -> Conductor {
-        let rule = DecisionRule { clip: 1.0, leaf_factor: 1.0 };
+        let rule = DecisionRule { clip: 1.0, leaf_factor: 1.0, dynamic_scale: false };
         Conductor::new(rule, 2, 2, Step(0), 0)
     }
 
     fn record(chunk: u32, overflow: bool) -> Record {
-        Record { chunk: ChunkId(chunk), sum_squares: 1.0, overflow, exactly_once: true }
+        Record {
+            chunk: ChunkId(chunk),
+            sum_squares: 1.0,
+            overflow,
+            not_finite: false,
+            exactly_once: true,
+        }
     }
 
     fn run_step(c: &mut Conductor, overflow: bool) -> Vec<ConductorEffect> {

@@ -12,6 +12,8 @@ use planaria_models::block::LossStats;
 pub enum Skip {
     /// A gradient of this chunk was not finite or did not fit the grid.
     Overflow(ChunkId),
+    /// A gradient of this chunk was not finite, and the loss scale shrinks.
+    NotFinite(ChunkId),
     /// No position of the whole batch had a label.
     NoLabels,
 }
@@ -61,6 +63,8 @@ pub struct DecisionRule {
     pub clip: f64,
     /// The power of two that a leaf's loss was multiplied by.
     pub leaf_factor: f64,
+    /// Whether there is a loss scale that shrinks.
+    pub dynamic_scale: bool,
 }
 
 /// What is known when the step is decided.
@@ -89,7 +93,7 @@ pub fn decide(rule: DecisionRule, evidence: Evidence<'_>) -> Decision {
     let sum_squares: f64 = evidence.records.iter().map(|r| r.sum_squares).sum();
     let norm = sum_squares.sqrt() * mean;
     let clip = if rule.clip > 0.0 { (rule.clip / (norm + 1e-6)).min(1.0) } else { 1.0 };
-    let verdict = verdict(evidence.records, labels);
+    let verdict = verdict(rule, evidence.records, labels);
     Decision {
         step: evidence.step,
         verdict,
@@ -102,9 +106,13 @@ pub fn decide(rule: DecisionRule, evidence: Evidence<'_>) -> Decision {
     }
 }
 
-fn verdict(records: &[Record], labels: u64) -> Verdict {
+fn verdict(rule: DecisionRule, records: &[Record], labels: u64) -> Verdict {
     if labels == 0 {
         return Verdict::Skip(Skip::NoLabels);
+    }
+    let shrinks = |r: &&Record| rule.dynamic_scale && r.not_finite;
+    if let Some(record) = records.iter().find(shrinks) {
+        return Verdict::Skip(Skip::NotFinite(record.chunk));
     }
     match records.iter().find(|r| r.overflow || !r.sum_squares.is_finite()) {
         Some(record) => Verdict::Skip(Skip::Overflow(record.chunk)),
@@ -117,7 +125,13 @@ mod tests {
     use super::*;
 
     fn record(chunk: u32, sum_squares: f64) -> Record {
-        Record { chunk: ChunkId(chunk), sum_squares, overflow: false, exactly_once: true }
+        Record {
+            chunk: ChunkId(chunk),
+            sum_squares,
+            overflow: false,
+            not_finite: false,
+            exactly_once: true,
+        }
     }
 
     fn evidence<'a>(records: &'a [Record], leaves: &'a [LossStats]) -> Evidence<'a> {
@@ -129,7 +143,7 @@ mod tests {
     fn the_norm_is_over_the_global_batch() {
         let leaves =
             [LossStats { loss_sum: 5.0, labels: 5 }, LossStats { loss_sum: 100.0, labels: 50 }];
-        let rule = DecisionRule { clip: 0.0, leaf_factor: 0.5 };
+        let rule = DecisionRule { clip: 0.0, leaf_factor: 0.5, dynamic_scale: false };
         let d = decide(rule, evidence(&[record(0, 9.0), record(1, 16.0)], &leaves));
         assert_eq!(d.labels, 55);
         assert!((d.loss - 105.0 / 55.0).abs() < 1e-15);
@@ -141,7 +155,7 @@ mod tests {
     #[test]
     fn clipping_bounds_the_norm() {
         let leaves = [LossStats { loss_sum: 1.0, labels: 1 }];
-        let rule = DecisionRule { clip: 0.1, leaf_factor: 1.0 };
+        let rule = DecisionRule { clip: 0.1, leaf_factor: 1.0, dynamic_scale: false };
         let d = decide(rule, evidence(&[record(0, 25.0)], &leaves));
         assert!((f64::from(d.gradient_factor) * 5.0 - 0.1).abs() < 1e-6);
         assert!((d.gradient_norm - 5.0).abs() < 1e-12, "the norm shown is the one before clipping");
@@ -151,11 +165,20 @@ mod tests {
     #[test]
     fn overflow_and_no_labels_skip() {
         let leaves = [LossStats { loss_sum: 1.0, labels: 1 }];
-        let rule = DecisionRule { clip: 1.0, leaf_factor: 1.0 };
+        let rule = DecisionRule { clip: 1.0, leaf_factor: 1.0, dynamic_scale: false };
         let bad = [record(0, 1.0), Record { overflow: true, ..record(1, 1.0) }];
         let d = decide(rule, evidence(&bad, &leaves));
         assert_eq!(d.verdict, Verdict::Skip(Skip::Overflow(ChunkId(1))));
         assert_eq!(d.updates, 0);
+        let scaled = DecisionRule { dynamic_scale: true, ..rule };
+        let inf = [record(0, 1.0), Record { not_finite: true, ..bad[1] }];
+        for (rule, records, skip) in [
+            (scaled, &inf, Skip::NotFinite(ChunkId(1))),
+            (scaled, &bad, Skip::Overflow(ChunkId(1))),
+            (rule, &inf, Skip::Overflow(ChunkId(1))),
+        ] {
+            assert_eq!(decide(rule, evidence(records, &leaves)).verdict, Verdict::Skip(skip));
+        }
         let none = [LossStats { loss_sum: 0.0, labels: 0 }];
         let d = decide(rule, evidence(&[record(0, 0.0)], &none));
         assert_eq!(d.verdict, Verdict::Skip(Skip::NoLabels));

@@ -67,6 +67,8 @@ pub struct Record {
     pub sum_squares: f64,
     /// Some leaf's value was not finite or did not fit the grid.
     pub overflow: bool,
+    /// Some leaf's value was not finite; told only where the loss is scaled.
+    pub not_finite: bool,
     /// Whether each (leaf, site) was added exactly once.
     pub exactly_once: bool,
 }

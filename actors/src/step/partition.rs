@@ -107,11 +107,17 @@ mod tests {
     use planaria_models::block::LossStats;
 
     fn record() -> Record {
-        Record { chunk: ChunkId(0), sum_squares: 1.0, overflow: false, exactly_once: true }
+        Record {
+            chunk: ChunkId(0),
+            sum_squares: 1.0,
+            overflow: false,
+            not_finite: false,
+            exactly_once: true,
+        }
     }
 
     fn decision(step: u64, labels: u64) -> Decision {
-        let rule = DecisionRule { clip: 0.0, leaf_factor: 1.0 };
+        let rule = DecisionRule { clip: 0.0, leaf_factor: 1.0, dynamic_scale: false };
         let leaves = [LossStats { loss_sum: 1.0, labels }];
         let step = Step(step);
         decide(

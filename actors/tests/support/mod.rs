@@ -26,7 +26,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Text-like samples: each token depends on the one before, so that there is something to learn.
-pub struct Toy;
+pub(crate) struct Toy;
 
 impl LeafSource for Toy {
     fn samples(&self) -> u64 {
@@ -45,7 +45,7 @@ impl LeafSource for Toy {
     }
 }
 
-pub fn spec(leaves: u32, precision: Precision) -> RunSpec {
+pub(crate) fn spec(leaves: u32, precision: Precision) -> RunSpec {
     RunSpec {
         version: SPEC_VERSION,
         model: ModelSpec::gpt2(3, 32, 4, 61, 40),
@@ -56,6 +56,7 @@ pub fn spec(leaves: u32, precision: Precision) -> RunSpec {
         leaves,
         seed: 1,
         precision,
+        loss_scale: None,
         optimizer: OptimizerSpec::Adam(Adam {
             betas: [0.9, 0.95],
             eps: 1e-8,
@@ -77,22 +78,22 @@ pub fn spec(leaves: u32, precision: Precision) -> RunSpec {
     }
 }
 
-pub fn setup() -> Setup {
+pub(crate) fn setup() -> Setup {
     Setup { threads: 1, isa: Isa::detect(), order: Order::BreadthFirst, recompute: false }
 }
 
 /// A ring in this process.
-pub struct Ring {
-    pub spec: RunSpec,
-    pub plan: RingPlan,
-    pub setup: Setup,
-    pub net: LocalNet,
-    pub nodes: Vec<Option<Run>>,
+pub(crate) struct Ring {
+    pub(crate) spec: RunSpec,
+    pub(crate) plan: RingPlan,
+    pub(crate) setup: Setup,
+    pub(crate) net: LocalNet,
+    pub(crate) nodes: Vec<Option<Run>>,
     steps: u64,
 }
 
 impl Ring {
-    pub fn new(spec: RunSpec, stage: u8, replicas: usize, steps: u64) -> Ring {
+    pub(crate) fn new(spec: RunSpec, stage: u8, replicas: usize, steps: u64) -> Ring {
         let plan =
             RingPlan { stage, replicas, checkpoint_every: 0, last_step: steps, skips_that_stop: 8 };
         Ring { spec, plan, setup: setup(), net: LocalNet::default(), nodes: Vec::new(), steps }
@@ -105,7 +106,7 @@ impl Ring {
         let run = Run::start(NodeSetup {
             spec: self.spec.clone(),
             ring: self.plan,
-            timing: Timing::default(),
+            timing: Timing { retry: 20_000, ..Timing::default() },
             setup: self.setup,
             identity,
             entry,
@@ -119,18 +120,24 @@ impl Ring {
         self.nodes.push(Some(run));
     }
 
-    pub fn found(&mut self) {
+    pub(crate) fn found(&mut self) {
         self.start(Entry::Found(None));
     }
 
-    pub fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         let there = self.nodes.iter().enumerate().filter(|(_, n)| n.is_some());
         let contacts = there.map(|(i, _)| NodeId(i as u64 + 1)).collect();
         self.start(Entry::Join(contacts));
     }
 
+    /// A node ends without a word.
+    pub(crate) fn kill(&mut self, node: usize) {
+        self.nodes[node] = None;
+        self.net.leave(NodeId(node as u64 + 1));
+    }
+
     /// The next event of a node.
-    pub fn next(&self, node: usize) -> RunEvent {
+    pub(crate) fn next(&self, node: usize) -> RunEvent {
         let run = self.nodes[node].as_ref().expect("the node lives");
         match run.events().recv_timeout(PATIENCE) {
             Ok(event) => event,
@@ -142,20 +149,39 @@ impl Ring {
         }
     }
 
+    /// Waits until a node sees so many members and two copies of every chunk, so that a death loses
+    /// nothing.
+    pub(crate) fn wait_replicated(&self, node: usize, members: usize) {
+        let run = self.nodes[node].as_ref().expect("the node lives");
+        for _ in 0..20_000 {
+            let status = run.status().expect("the node lives");
+            let whole = status.view.as_ref().is_some_and(|v| {
+                let copies = v.view.seats.iter().map(|s| s.holders.len()).min();
+                v.view.members.len() == members && copies >= Some(2)
+            });
+            if whole {
+                return;
+            }
+            assert!(status.step <= status.last_step, "the run was over too soon");
+            let _ = run.events().recv_timeout(Duration::from_millis(5));
+        }
+        panic!("the ring is not replicated");
+    }
+
     /// Waits until a node has seen this step decided.
     #[allow(dead_code, reason = "not every test binary waits")]
-    pub fn wait_for(&self, node: usize, step: u64) {
+    pub(crate) fn wait_for(&self, node: usize, step: u64) {
         loop {
-            if let RunEvent::Decided(decision, _) = self.next(node)
-                && decision.step >= Step(step)
-            {
-                return;
+            match self.next(node) {
+                RunEvent::Decided(decision, _) if decision.step >= Step(step) => return,
+                RunEvent::Stopped(why) => panic!("node {node} stopped: {why:?}"),
+                _ => {}
             }
         }
     }
 
     /// Runs to the end; returns the hash of the published last state.
-    pub fn finish(&mut self) -> Digest {
+    pub(crate) fn finish(&mut self) -> Digest {
         let (mut hash, mut at) = (None, 0);
         while hash.is_none() {
             while self.nodes[at % self.nodes.len()].is_none() {
@@ -173,7 +199,12 @@ impl Ring {
                 _ => {}
             }
             at += 1;
-            assert!(at < 1_000_000, "no progress");
+            if at > 100 && at.is_multiple_of(1500) {
+                let alive = self.nodes.iter().flatten();
+                let told: Vec<String> =
+                    alive.filter_map(|r| r.status().ok()).map(|s| s.details).collect();
+                panic!("no progress: {}", told.join("\n====\n"));
+            }
         }
         hash.expect("checked above")
     }

@@ -4,7 +4,7 @@ use crate::rig::{finish, holders, members, ring, ring_of};
 use planaria_actors::protocol::Node;
 use planaria_actors::protocol::effect::{Line, Stop};
 use planaria_actors::protocol::message::Request;
-use planaria_actors::protocol::{Effect, Event};
+use planaria_actors::protocol::{Effect, Event, Spec};
 use planaria_base::Step;
 use planaria_chaos_tests::faults::Fault;
 use planaria_chaos_tests::shell::Load;
@@ -142,15 +142,25 @@ fn stop_stops_everyone_at_a_durable_step() {
     assert!(world.running().all(|(_, n)| n.durable().step == ends[0]));
 }
 
-/// Eight skips in a row stop the run and name the chunks.
-#[test]
-fn eight_skips_running_stop_the_run() {
+/// Where a run stops whose every step overflows.
+fn stop_of(spec: Spec) -> Option<Stop> {
     let place = Place { host: 0, capacity: 1, leaf_time: 100 };
-    let mut world = World::new(toy_spec(4, 2, 1, 30), Toy::new(5, 1), &[place], 5);
+    let mut world = World::new(spec, Toy::new(5, 1), &[place], 5);
     world.may_halt = true;
     world.found(0);
     world.run_until(5_000_000);
-    let stopped = world.running().find_map(|(_, n)| n.stopped().cloned());
+    world.running().find_map(|(_, n)| n.stopped().cloned())
+}
+
+/// Eight skips in a row stop the run and name the chunks. With a loss scale of 2^16 the run goes on
+/// while the scale can be halved: the first overflow uses the hysteresis, sixteen halve, and the
+/// eighteenth finds the scale at 1.
+#[test]
+fn skips_running_stop_the_run() {
+    let mut plain = toy_spec(4, 2, 1, 30);
+    plain.rule.loss_scale = None;
     let reason = "8 steps skipped in a row up to step 8; chunks 0, 1".to_owned();
-    assert_eq!(stopped, Some(Stop::Halted(reason)));
+    assert_eq!(stop_of(plain), Some(Stop::Halted(reason)));
+    let reason = "gradients are not finite at the smallest loss scale at step 18; chunks 0, 1";
+    assert_eq!(stop_of(toy_spec(4, 2, 1, 30)), Some(Stop::Halted(reason.to_owned())));
 }

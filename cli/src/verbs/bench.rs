@@ -2,11 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
+use crate::cost;
 use crate::machine;
 use crate::output::{self, Done, Usage};
 use clap::{Args, Subcommand, ValueEnum};
 use planaria_actors::data::LeafSource;
-use planaria_actors::device::{Device, DeviceSetup, MemoryPlan};
+use planaria_actors::device::{Device, DeviceSetup};
 use planaria_actors::spec::{RunSpec, SPEC_VERSION};
 use planaria_actors::step::schedule::Order;
 use planaria_actors::trainer::Trainer;
@@ -14,11 +15,13 @@ use planaria_base::Digest;
 use planaria_base::limits::CHUNK_ELEMENTS;
 use planaria_base::rng::CounterRng;
 use planaria_base::units::format_bytes;
+use planaria_config::planner::{self, Candidate, Layout};
 use planaria_models::block::Precision;
 use planaria_models::compute::Kit;
 use planaria_models::families::ModelSpec;
 use planaria_models::kernels::Isa;
-use planaria_models::optimizers::{Adam, OptimizerSpec};
+use planaria_models::loss_scale::{DynamicScale, LossScaleSpec};
+use planaria_models::optimizers::{Adam, Lamb, Lion, Muon, OptimizerSpec, Sgd};
 use planaria_models::schedules::ScheduleSpec;
 use serde_json::json;
 use std::time::Instant;
@@ -37,6 +40,8 @@ pub(crate) struct Bench {
 enum What {
     /// Whole training steps on random tokens
     Step(Step),
+    /// Plans beside what processes really take, over a dozen configurations; fails above 10 %
+    Plan(super::bench_plan::BenchPlan),
 }
 
 #[derive(Args, Clone)]
@@ -53,12 +58,43 @@ struct Step {
     /// Steps to measure, after two to warm up
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
+    /// Leaves of a step
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    leaves: u32,
+    /// Recompute activations
+    #[arg(long)]
+    recompute: bool,
+    /// Optimizer
+    #[arg(long, value_enum, default_value_t = Kind::Adamw)]
+    optimizer: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Adamw,
+    Lamb,
+    Lion,
+    Muon,
+    Sgd,
+}
+
+impl Kind {
+    fn spec(self) -> OptimizerSpec {
+        match self {
+            Kind::Adamw => OptimizerSpec::Adam(Adam { weight_decay: 0.1, ..Adam::default() }),
+            Kind::Lamb => OptimizerSpec::Lamb(Lamb::default()),
+            Kind::Lion => OptimizerSpec::Lion(Lion::default()),
+            Kind::Muon => OptimizerSpec::Muon(Muon::default()),
+            Kind::Sgd => OptimizerSpec::Sgd(Sgd::default()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Dtype {
     F32,
     Bf16,
+    F16,
 }
 
 impl Bench {
@@ -67,6 +103,7 @@ impl Bench {
         match self.what {
             None => peaks(self.json),
             Some(What::Step(step)) => bench_step(&step, self.json)?,
+            Some(What::Plan(plan)) => plan.run(self.json)?,
         }
         Ok(Done::All)
     }
@@ -124,16 +161,16 @@ fn spec(step: &Step) -> anyhow::Result<RunSpec> {
         data: Digest::of(b"random tokens"),
         sequences,
         length: model.max_length,
-        leaves: 1,
+        leaves: step.leaves,
         seed: 0,
-        precision: if step.dtype == Dtype::F32 { Precision::F32 } else { Precision::Bf16 },
-        optimizer: OptimizerSpec::Adam(Adam {
-            betas: [0.9, 0.999],
-            eps: 1e-8,
-            weight_decay: 0.1,
-            decoupled: true,
-            bias_correction: true,
-        }),
+        precision: match step.dtype {
+            Dtype::F32 => Precision::F32,
+            Dtype::Bf16 => Precision::Bf16,
+            Dtype::F16 => Precision::F16,
+        },
+        loss_scale: (step.dtype == Dtype::F16)
+            .then(|| LossScaleSpec::Dynamic(DynamicScale::default())),
+        optimizer: step.optimizer.spec(),
         schedule: ScheduleSpec::Constant { rate: 3e-4 },
         clip: 1.0,
         grid_max_log2: 8,
@@ -147,10 +184,10 @@ fn bench_step(step: &Step, json: bool) -> anyhow::Result<()> {
     let setup = DeviceSetup {
         threads: step.threads as usize,
         isa: Isa::detect(),
-        order: Order::DepthFirst,
-        recompute: false,
+        order: if step.leaves > 1 { Order::BreadthFirst } else { Order::DepthFirst },
+        recompute: step.recompute,
     };
-    let plan = MemoryPlan::of(&spec, &spec.model.build(), &setup);
+    let planned = planned(&spec, &setup);
     let source = RandomTokens { vocab: spec.model.vocab as u64 };
     // Before and after: a neighbour's burst must not pass for the processor's peak.
     let peak = || machine::peak_flops_per_s(&Kit::new(setup.threads, setup.isa), spec.precision);
@@ -165,36 +202,45 @@ fn bench_step(step: &Step, json: bool) -> anyhow::Result<()> {
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
-    let packing = trainer.call(|device| device.packing_bytes())?;
     drop(trainer);
-    report(&spec, seconds, (plan, packing), before.max(peak()), json);
+    report(&spec, seconds, &planned, before.max(peak()), json);
     Ok(())
 }
 
-fn report(
-    spec: &RunSpec,
-    mut seconds: Vec<f64>,
-    (plan, packing): (MemoryPlan, usize),
-    peak: f64,
-    json: bool,
-) {
+/// What the planner says of the step, at rates measured now.
+fn planned(spec: &RunSpec, setup: &DeviceSetup) -> Candidate {
+    let cost = cost::model_cost(spec, &spec.model.build(), setup);
+    let kit = Kit::new(setup.threads, setup.isa);
+    let mut machine = cost::this_node(u64::MAX);
+    machine.rates.flops_per_s = cost::flops_per_s(&kit, spec);
+    machine.rates.memory_bytes_per_s = machine::memory_bytes_per_s(&kit);
+    let order = match setup.order {
+        Order::BreadthFirst => planner::Order::BreadthFirst,
+        Order::DepthFirst => planner::Order::DepthFirst,
+    };
+    let layout = Layout { recompute: setup.recompute, order, ..Layout::plain() };
+    planner::evaluate(&cost, &cost::workload(spec), &machine, layout)
+}
+
+fn report(spec: &RunSpec, mut seconds: Vec<f64>, planned: &Candidate, peak: f64, json: bool) {
     seconds.sort_by(f64::total_cmp);
-    let tokens = (spec.sequences * spec.length) as f64;
+    let tokens = (spec.leaves as usize * spec.sequences * spec.length) as f64;
     let rate = |s: f64| tokens / s;
     let (fastest, median, slowest) =
         (seconds[0], seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
     let flops = rate(median) * spec.model.flops_per_token(spec.length) as f64;
     let resident = machine::resident_bytes().1;
-    let planned = (plan.total() + packing) as u64;
+    let planned_bytes = cost::bytes(planned);
     if json {
         return output::json(&json!({
             "tokens_per_s": { "min": rate(slowest), "median": rate(median), "max": rate(fastest) },
             "flops_per_s": flops,
             "peak_flops_per_s": peak,
             "peak_rss_bytes": resident,
-            "planned_bytes": planned,
-            "plan": plan,
-            "packing_bytes": packing,
+            "planned_bytes": planned_bytes,
+            "plan": planned.memory,
+            "step_s": median,
+            "planned_step_s": planned.time.step_s,
         }));
     }
     output::line(&format!(
@@ -209,6 +255,6 @@ fn report(
     output::line(&format!(
         "memory at most {} resident; planned {}",
         format_bytes(resident),
-        format_bytes(planned)
+        format_bytes(planned_bytes)
     ));
 }

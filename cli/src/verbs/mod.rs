@@ -1,8 +1,10 @@
 //! One file a verb.
 
 pub(crate) mod bench;
+pub(crate) mod bench_plan;
 pub(crate) mod config;
 pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod plan;
 pub(crate) mod train;

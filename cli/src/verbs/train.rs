@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "rates are measured by the clock")]
 
+use crate::cost;
 use crate::data::{self, Data};
 use crate::folder::{self, ModelFolder};
 use crate::interrupt;
@@ -13,13 +14,15 @@ use crate::records::Recorder;
 use crate::save;
 use anyhow::Context;
 use clap::Args;
-use planaria_actors::device::{Device, DeviceSetup, MemoryPlan};
+use planaria_actors::device::{Device, DeviceSetup};
 use planaria_actors::spec::RunSpec;
 use planaria_actors::step::decision::{Decision, Skip, Verdict};
 use planaria_actors::trainer::Trainer;
 use planaria_base::units::format_bytes;
 use planaria_config::plan::ModelPlan;
+use planaria_config::planner::Candidate;
 use planaria_config::{Options, RunPlan};
+use planaria_models::block::Model;
 use planaria_models::compute::Kit;
 use planaria_models::generate::Sampling;
 use planaria_storage::checkpoint::Checkpoints;
@@ -127,10 +130,11 @@ impl Session {
         check_vocab(&data, model.vocab)?;
         let init = folder.as_ref().map(ModelFolder::digest);
         let spec = plan::run_spec(&plan, model, (data.digest, init))?;
-        let setup = plan::setup(&plan)?;
-        let memory = MemoryPlan::of(&spec, &spec.model.build(), &setup);
-        check_memory(&plan, &memory)?;
-        introduce(&spec, &data, &memory, json);
+        let model = spec.model.build();
+        let choice = (plan.recompute, plan.compute.memory);
+        let (setup, chosen) = cost::choose(&spec, &model, plan::setup(&plan)?, choice)?;
+        introduce(&spec, &data, (&model, &chosen), json);
+        drop(model);
         let Data { tokenizer, train, validation, .. } = data;
         let mut device = Device::new(&spec, &setup, Box::new(train));
         if let Some(folder) = folder {
@@ -328,21 +332,7 @@ fn check_vocab(data: &Data, vocab: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_memory(plan: &RunPlan, memory: &MemoryPlan) -> anyhow::Result<()> {
-    let needed = memory.total() as u64;
-    let limit = plan.compute.memory.unwrap_or(u64::MAX).min(machine::available_bytes());
-    if needed > limit {
-        let (needed, limit) = (format_bytes(needed), format_bytes(limit));
-        let reason = format!(
-            "the run needs {needed}, {limit} are there: take a smaller micro-batch or activation_checkpointing"
-        );
-        return Err(Usage(reason).into());
-    }
-    Ok(())
-}
-
-fn introduce(spec: &RunSpec, data: &Data, memory: &MemoryPlan, json: bool) {
-    let model = spec.model.build();
+fn introduce(spec: &RunSpec, data: &Data, (model, chosen): (&Model, &Candidate), json: bool) {
     let params: usize = model.params.iter().map(|p| p.elements()).sum();
     say(json, &format!("data   {}", data.note));
     say(
@@ -355,10 +345,9 @@ fn introduce(spec: &RunSpec, data: &Data, memory: &MemoryPlan, json: bool) {
             spec.length
         ),
     );
-    say(
-        json,
-        &format!("memory {} planned; run {}", format_bytes(memory.total() as u64), spec.run_id()),
-    );
+    let (memory, layout) = (format_bytes(cost::bytes(chosen)), &chosen.layout);
+    let how = if layout.recompute { ", recomputing activations" } else { "" };
+    say(json, &format!("memory {memory} planned{how}; run {}", spec.run_id()));
 }
 
 fn tensorboard_dir(dir: &Path, plan: &planaria_config::plan::TensorboardPlan) -> PathBuf {
@@ -385,6 +374,9 @@ fn restore(
     }
     let state = checkpoint.state()?;
     device.restore(&state, manifest.step, manifest.updates).map_err(anyhow::Error::msg)?;
+    if let Some(scale) = manifest.extra.get("loss_scale").filter(|s| !s.is_null()) {
+        device.restore_loss_scale(serde_json::from_value(scale.clone()).context("loss scale")?);
+    }
     let hash = device.state_hash();
     anyhow::ensure!(
         hash == manifest.state_hash,
@@ -403,6 +395,9 @@ fn differences(a: &serde_json::Value, b: &serde_json::Value) -> String {
 
 fn skip_text(step: u64, reason: Skip) -> String {
     match reason {
+        Skip::NotFinite(chunk) => format!(
+            "step {step}: skipped, a gradient of chunk {chunk} is not finite at this loss scale"
+        ),
         Skip::NoLabels => format!("step {step}: skipped, no tokens are counted in the batch"),
         Skip::Overflow(chunk) => {
             format!("step {step}: skipped, a gradient of chunk {chunk} is not finite or too large")

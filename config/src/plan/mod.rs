@@ -34,8 +34,8 @@ pub struct RunPlan {
     pub gradient_clipping: Option<f64>,
     /// What is sharded and where it lives.
     pub zero: ZeroPlan,
-    /// Recompute each block's activations in backward.
-    pub recompute: bool,
+    /// Recompute each block's activations in backward; `None` leaves it to the planner.
+    pub recompute: Option<bool>,
     /// Print a line every so many steps.
     pub steps_per_print: u64,
     /// Show where a step's time goes.

@@ -1,9 +1,15 @@
 //! Bytes of one node.
 
-use super::{BLOCKS_IN_FLIGHT, Layout, Machine, ModelCost, Order, Place, STAGED_CHUNKS, Workload};
+use super::{
+    BLOCKS_IN_FLIGHT, Layout, Machine, ModelCost, Order, ParamCost, Place, STAGED_CHUNKS, Workload,
+};
 use crate::plan::Precision;
 use planaria_base::limits::CHUNK_ELEMENTS;
 use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Buffers are whole cache lines.
+const LINE: u64 = 64;
 
 /// Bytes of the states of one parameter.
 ///
@@ -29,21 +35,22 @@ impl StateBytes {
     pub const PAPER: StateBytes =
         StateBytes { value: 2, gradient: 2, optimizer: 12, gradients_sharded_from: 2 };
 
-    /// Ours, for matrices and for other parameters.
+    /// Ours, for one parameter: vectors, and everything in fp32, are their own masters.
     #[must_use]
-    pub fn ours(work: &Workload) -> [StateBytes; 2] {
-        let [matrix, vector] = work.moment_bytes;
-        let of = |value, optimizer| StateBytes {
-            value,
+    pub fn ours(precision: Precision, param: &ParamCost) -> StateBytes {
+        let half = precision != Precision::Fp32 && param.matrix;
+        StateBytes {
+            value: if half { 2 } else { 4 },
             gradient: 4,
-            optimizer,
+            optimizer: 4 * param.moments + if half { 4 } else { 0 },
             gradients_sharded_from: 1,
-        };
-        match work.precision {
-            Precision::Fp32 => [of(4, matrix), of(4, vector)],
-            Precision::Bf16 | Precision::Fp16 => [of(2, 4 + matrix), of(4, 4 + vector)],
         }
     }
+}
+
+/// Bytes of a buffer.
+fn buffer(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(LINE).unwrap_or(u64::MAX)
 }
 
 /// Bytes of values, gradients and optimizer states on one node, for `params` parameters.
@@ -104,22 +111,19 @@ impl MemoryPlan {
 /// # Cost
 /// States: values 2P (fp32: 4P), gradient 4P, master and moments 12P (fp32: 8P) for Adam; of these,
 /// stages 1 and 2 divide all but the values by N, stage 3 all. Accumulators: 8 bytes for each
-/// parameter of the blocks in flight, or of all blocks when leaves go one after another.
-/// Activations: what one leaf saves, times the leaves that are in memory at once.
+/// parameter of the blocks in flight, or of all blocks when leaves go one after another; none where
+/// one leaf of one node is the whole step. Activations: what one leaf saves, times the leaves that
+/// are in memory at once. On one node this is what is allocated, to the byte.
 #[must_use]
 pub fn memory(cost: &ModelCost, work: &Workload, machine: &Machine, layout: &Layout) -> MemoryPlan {
     let mut plan = MemoryPlan::default();
     states(&mut plan, cost, work, (machine.nodes, layout));
     let local = work.local_leaves(machine.nodes);
-    let in_flight = cost.largest_block_params.saturating_mul(BLOCKS_IN_FLIGHT).min(cost.params());
-    let accumulated = match layout.order {
-        Order::DepthFirst if local > 1 => cost.params(),
-        _ => in_flight,
-    };
-    plan.add("64-bit accumulators", Place::Device, accumulated.saturating_mul(8));
+    plan.add("64-bit accumulators", Place::Device, accumulators(cost, work, machine.nodes, layout));
     if layout.stage == 3 && machine.nodes > 1 || layout.parameters != Place::Device {
-        let value = StateBytes::ours(work)[0].value;
-        plan.add("gathered blocks", Place::Device, in_flight.saturating_mul(value));
+        let value = |p: &ParamCost| p.elements.saturating_mul(ours(work, p).value);
+        let gathered = cost.largest_group(value).saturating_mul(BLOCKS_IN_FLIGHT);
+        plan.add("gathered blocks", Place::Device, gathered.min(cost.sum(value)));
     }
     let leaves = if layout.order == Order::BreadthFirst { local } else { 1 };
     let saved = if layout.recompute {
@@ -130,9 +134,41 @@ pub fn memory(cost: &ModelCost, work: &Workload, machine: &Machine, layout: &Lay
     plan.add("saved activations", Place::Device, saved);
     let streams = (cost.blocks + 1).saturating_mul(leaves);
     plan.add("residual streams", Place::Device, cost.stream_bytes.saturating_mul(streams));
+    plan.add("tokens and labels", Place::Device, cost.input_bytes.saturating_mul(leaves));
     plan.add("scratch", Place::Device, cost.scratch_bytes);
+    plan.add("packed operands", Place::Device, cost.packing_bytes);
     plan.add("process", Place::Device, cost.process_bytes);
     plan
+}
+
+fn ours(work: &Workload, param: &ParamCost) -> StateBytes {
+    StateBytes::ours(work.precision, param)
+}
+
+/// Bytes of 64-bit sums. A sum is used again for a parameter of its length only.
+fn accumulators(cost: &ModelCost, work: &Workload, nodes: u64, layout: &Layout) -> u64 {
+    let sum = |p: &ParamCost| buffer(p.elements.saturating_mul(8));
+    if nodes <= 1 && work.leaves <= 1 {
+        return 0;
+    }
+    if layout.order == Order::DepthFirst && work.local_leaves(nodes) > 1 {
+        return cost.sum(sum);
+    }
+    let tied = cost.sum(|p| if p.tied { sum(p) } else { 0 });
+    let mut counts = BTreeMap::<(u64, u64), u64>::new();
+    for p in cost.params.iter().filter(|p| !p.tied) {
+        *counts.entry((sum(p), p.group)).or_default() += 1;
+    }
+    let mut most = BTreeMap::<u64, u64>::new();
+    for ((bytes, _), count) in counts {
+        let most = most.entry(bytes).or_default();
+        *most = count.max(*most);
+    }
+    // With other nodes, the block before is still on the wire.
+    let in_flight = if nodes > 1 { BLOCKS_IN_FLIGHT } else { 1 };
+    let own = most.iter().fold(0u64, |s, (bytes, n)| s.saturating_add(bytes.saturating_mul(*n)));
+    let all = cost.sum(|p| if p.tied { 0 } else { sum(p) });
+    own.saturating_mul(in_flight).min(all).saturating_add(tied)
 }
 
 fn states(
@@ -141,16 +177,16 @@ fn states(
     work: &Workload,
     (nodes, layout): (u64, &Layout),
 ) {
-    let parts = StateBytes::ours(work);
-    let counts = [cost.matrix_params, cost.vector_params];
-    let mut sums = [0u64; 3];
-    for (bytes, params) in parts.into_iter().zip(counts) {
-        let one = model_states(bytes, layout.stage, params, nodes);
-        for (sum, bytes) in sums.iter_mut().zip(one) {
-            *sum = sum.saturating_add(bytes);
-        }
-    }
-    let [values, gradients, optimizer] = sums;
+    let values = cost.sum(|p| buffer(p.elements.saturating_mul(ours(work, p).value)));
+    let words = cost.sum(|p| buffer(p.elements.saturating_mul(4)));
+    let optimizer = cost.sum(|p| {
+        let buffers = ours(work, p).optimizer / 4;
+        buffer(p.elements.saturating_mul(4)).saturating_mul(buffers)
+    });
+    let shard = |bytes: u64, from: u8| {
+        if layout.stage >= from { bytes.div_ceil(nodes.max(1)) } else { bytes }
+    };
+    let (values, gradients, optimizer) = (shard(values, 3), shard(words, 1), shard(optimizer, 1));
     plan.add("parameter values", layout.parameters, values);
     plan.add("reduced gradients", layout.optimizer, gradients);
     plan.add("optimizer states", layout.optimizer, optimizer);
@@ -159,9 +195,9 @@ fn states(
         let copy = gradients.saturating_add(optimizer);
         plan.add("replicas", layout.optimizer, copy.saturating_mul(replicas));
     }
-    let whole = parts[0].optimizer + parts[0].gradient;
     if layout.optimizer == Place::Nvme {
-        let staged = STAGED_CHUNKS * CHUNK_ELEMENTS.min(cost.params()) * whole;
+        let whole = cost.params.iter().map(|p| ours(work, p)).map(|b| b.optimizer + b.gradient);
+        let staged = STAGED_CHUNKS * CHUNK_ELEMENTS.min(cost.params()) * whole.max().unwrap_or(0);
         let memory = if layout.parameters == Place::Host { Place::Host } else { Place::Device };
         plan.add("staging buffers", memory, staged);
     }

@@ -18,8 +18,9 @@ pub use recommend::{Candidate, Recommendation, Verdict, evaluate, recommend};
 pub use time::{StepTime, time};
 pub use traffic::{Traffic, traffic};
 
-use crate::plan::{OptimizerPlan, Precision, RunPlan, Tier, ZeroPlan};
+use crate::plan::{Precision, RunPlan, Tier, ZeroPlan};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Blocks whose gradients are in 64-bit accumulators, and at stage 3 whose parameters are gathered,
 /// at once: the one being computed and the one on the wire.
@@ -28,17 +29,30 @@ pub const BLOCKS_IN_FLIGHT: u64 = 2;
 /// Chunks in staging buffers at once under NVMe offload: one read, one updated, one written.
 pub const STAGED_CHUNKS: u64 = 3;
 
-/// What one leaf costs, from the model's own plan; the caller adds up its blocks.
+/// One parameter, as far as memory cares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct ParamCost {
+    /// Elements.
+    pub elements: u64,
+    /// Whether its values are kept in 16 bits in mixed precision.
+    pub matrix: bool,
+    /// Moments that its optimizer keeps, fp32 each.
+    pub moments: u64,
+    /// The block after whose backward its gradient is complete.
+    pub group: u64,
+    /// Whether two blocks emit into its gradient: a tied embedding.
+    pub tied: bool,
+}
+
+/// What a model and one leaf cost, from the model's own plan; the caller adds up its blocks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ModelCost {
-    /// Elements of parameters that are kept in 16 bits in mixed precision: matrices.
-    pub matrix_params: u64,
-    /// Elements of all others.
-    pub vector_params: u64,
-    /// Elements of the block that has most.
-    pub largest_block_params: u64,
+    /// Every parameter.
+    pub params: Vec<ParamCost>,
     /// Blocks, the loss block not counted.
     pub blocks: u64,
+    /// Bytes of one leaf's token ids and labels.
+    pub input_bytes: u64,
     /// Bytes of the residual stream of one leaf.
     pub stream_bytes: u64,
     /// Bytes that all blocks save for backward.
@@ -47,11 +61,15 @@ pub struct ModelCost {
     pub largest_saved_bytes: u64,
     /// Bytes of scratch that any block needs at most.
     pub scratch_bytes: u64,
+    /// Bytes of packed operands of matrix products.
+    pub packing_bytes: u64,
     /// Floating-point operations of forward.
     pub forward_flops: u64,
     /// Floating-point operations of backward.
     pub backward_flops: u64,
-    /// Bytes that the process has besides: program, batches, buffers that the caller knows of.
+    /// Floating-point operations of the optimizer's products: Muon's.
+    pub update_flops: u64,
+    /// Bytes that the process has besides: program, threads, buffers that the caller knows of.
     pub process_bytes: u64,
 }
 
@@ -59,7 +77,22 @@ impl ModelCost {
     /// P.
     #[must_use]
     pub fn params(&self) -> u64 {
-        self.matrix_params + self.vector_params
+        self.sum(|p| p.elements)
+    }
+
+    /// A sum over parameters.
+    pub(crate) fn sum(&self, of: impl Fn(&ParamCost) -> u64) -> u64 {
+        self.params.iter().fold(0, |sum, p| sum.saturating_add(of(p)))
+    }
+
+    /// A sum over the block for which it is largest.
+    pub(crate) fn largest_group(&self, of: impl Fn(&ParamCost) -> u64) -> u64 {
+        let mut groups = BTreeMap::<u64, u64>::new();
+        for p in &self.params {
+            let sum = groups.entry(p.group).or_default();
+            *sum = sum.saturating_add(of(p));
+        }
+        groups.into_values().max().unwrap_or(0)
     }
 }
 
@@ -70,8 +103,6 @@ pub struct Workload {
     pub leaves: u64,
     /// Precision of values.
     pub precision: Precision,
-    /// Bytes of optimizer moments for an element of a matrix, and of another parameter.
-    pub moment_bytes: [u64; 2],
     /// Further copies of each partition.
     pub replicas: u64,
 }
@@ -80,31 +111,13 @@ impl Workload {
     /// The workload of a run.
     #[must_use]
     pub fn of(plan: &RunPlan) -> Workload {
-        Workload {
-            leaves: plan.batch.leaves(),
-            precision: plan.precision,
-            moment_bytes: moment_bytes(&plan.optimizer),
-            replicas: 0,
-        }
+        Workload { leaves: plan.batch.leaves(), precision: plan.precision, replicas: 0 }
     }
 
     /// L: leaves of the node that has most.
     #[must_use]
     pub fn local_leaves(&self, nodes: u64) -> u64 {
         self.leaves.div_ceil(nodes.max(1)).max(1)
-    }
-}
-
-/// Bytes of moments for an element of a matrix, and of another parameter.
-#[must_use]
-pub fn moment_bytes(optimizer: &OptimizerPlan) -> [u64; 2] {
-    match *optimizer {
-        OptimizerPlan::Adam { .. } | OptimizerPlan::Lamb { .. } => [8, 8],
-        OptimizerPlan::Sgd { momentum: 0.0, .. } => [0, 0],
-        OptimizerPlan::Sgd { .. } | OptimizerPlan::Lion { .. } | OptimizerPlan::Adagrad { .. } => {
-            [4, 4]
-        }
-        OptimizerPlan::Muon { .. } => [4, 8],
     }
 }
 

@@ -4,8 +4,10 @@ use super::{
     Layout, Machine, MemoryPlan, ModelCost, Order, Place, StepTime, Traffic, Workload, memory,
     time, traffic,
 };
+use crate::schema::{Status, features};
 use planaria_base::units::format_bytes;
 use serde::Serialize;
+use std::cmp::Reverse;
 
 /// One layout, judged.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -20,6 +22,14 @@ pub struct Candidate {
     pub time: StepTime,
     /// Whether it fits.
     pub verdict: Verdict,
+    /// What this build does not have yet and the layout needs.
+    pub not_built: Option<&'static str>,
+}
+
+impl Candidate {
+    fn fits(&self) -> bool {
+        self.verdict == Verdict::Fits
+    }
 }
 
 /// Whether a layout fits.
@@ -35,7 +45,8 @@ pub enum Verdict {
 /// All layouts for one run on these machines.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Recommendation {
-    /// Index of the fastest that fits; of equals, the one with the fewest parts that move.
+    /// Index of the fastest that fits and is built, or, if none is, of the fastest that fits; of
+    /// equals, the one with the fewest parts that move.
     pub best: Option<usize>,
     /// All, simplest first.
     pub candidates: Vec<Candidate>,
@@ -48,7 +59,17 @@ pub fn evaluate(cost: &ModelCost, work: &Workload, machine: &Machine, layout: La
     let traffic = traffic(cost, work, machine, &layout);
     let time = time(cost, work, machine, (&layout, &traffic));
     let verdict = verdict(&memory, machine);
-    Candidate { layout, memory, traffic, time, verdict }
+    let not_built = not_built(&layout, machine.nodes);
+    Candidate { layout, memory, traffic, time, verdict, not_built }
+}
+
+fn not_built(layout: &Layout, nodes: u64) -> Option<&'static str> {
+    let offloads = (layout.optimizer, layout.parameters) != (Place::Device, Place::Device);
+    let needs = [(nodes > 1, features::RING), (offloads, features::OFFLOAD)];
+    needs.into_iter().find_map(|(needed, status)| match status {
+        Status::NotBuilt(why) if needed => Some(why),
+        _ => None,
+    })
 }
 
 /// Judges every layout that these machines allow.
@@ -58,17 +79,17 @@ pub fn recommend(cost: &ModelCost, work: &Workload, machine: &Machine) -> Recomm
         .into_iter()
         .map(|layout| evaluate(cost, work, machine, layout))
         .collect();
-    let fits = |c: &&(usize, &Candidate)| c.1.verdict == Verdict::Fits;
-    let best = candidates
-        .iter()
-        .enumerate()
-        .filter(|c| fits(&c))
-        .min_by(|a, b| a.1.time.step_s.total_cmp(&b.1.time.step_s))
+    let fitting = candidates.iter().enumerate().filter(|(_, c)| c.fits());
+    let cost = |c: &Candidate| (c.not_built.is_some(), c.time.step_s);
+    let best = fitting
+        .map(|(index, c)| (index, cost(c)))
+        .min_by(|a, b| a.1.0.cmp(&b.1.0).then(a.1.1.total_cmp(&b.1.1)))
         .map(|(index, _)| index);
     Recommendation { best, candidates }
 }
 
-/// Simplest first, so that of two equally fast ones the simpler is chosen.
+/// Simplest first, so that of two equally fast ones the simpler is chosen; leaves side by side before
+/// one after another, as the trainer does.
 fn layouts(machine: &Machine, work: &Workload) -> Vec<Layout> {
     let mut places = vec![Place::Device];
     if machine.host_bytes.is_some() {
@@ -95,7 +116,7 @@ fn layouts(machine: &Machine, work: &Workload) -> Vec<Layout> {
         }
     }
     list.retain(|s| is_allowed(s, machine.nodes));
-    list.sort_by_key(|s| (s.recompute, s.optimizer, s.parameters, s.stage, s.order));
+    list.sort_by_key(|s| (s.recompute, s.optimizer, s.parameters, s.stage, Reverse(s.order)));
     list
 }
 
@@ -120,7 +141,9 @@ fn verdict(memory: &MemoryPlan, machine: &Machine) -> Verdict {
         let (needs, room) = (memory.bytes(place), room.unwrap_or(0));
         if needs > room {
             let largest = memory.largest(place).map_or(String::new(), |item| {
-                format!("; the largest part is {}, {}", item.name, format_bytes(item.bytes))
+                let over = format_bytes(needs - room);
+                let part = format_bytes(item.bytes);
+                format!(", {over} too many; the largest part is {}, {part}", item.name)
             });
             let (needs, room) = (format_bytes(needs), format_bytes(room));
             return Verdict::TooLarge(format!("needs {needs} of {room} {name}{largest}"));

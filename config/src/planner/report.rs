@@ -1,6 +1,6 @@
 //! A recommendation as people read it.
 
-use super::{Candidate, Order, Place, Recommendation, Verdict};
+use super::{Candidate, MemoryPlan, Order, Place, Recommendation, Verdict};
 use planaria_base::units::format_bytes;
 use std::fmt::Write;
 
@@ -14,26 +14,41 @@ impl Recommendation {
         );
         for (index, candidate) in self.candidates.iter().enumerate() {
             let mark = if self.best == Some(index) { '>' } else { ' ' };
-            let why = match &candidate.verdict {
-                Verdict::Fits => "fits",
-                Verdict::TooLarge(why) => why,
+            let why = match (&candidate.verdict, candidate.not_built) {
+                (Verdict::Fits, None) => "fits".to_owned(),
+                (Verdict::Fits, Some(missing)) => format!("fits; {missing}"),
+                (Verdict::TooLarge(why), _) => why.clone(),
             };
             let _ = writeln!(text, "{mark} {} {why}", row(candidate));
         }
         match self.best.map(|index| &self.candidates[index]) {
             Some(best) => {
                 let _ = writeln!(text, "\n{}, to the byte:", name(best));
-                for item in &best.memory.items {
-                    let place = place(item.place);
-                    let _ = writeln!(text, "  {:<24} {:>16} bytes {place}", item.name, item.bytes);
+                text.push_str(&best.memory.to_text());
+                if let Some(missing) = best.not_built {
+                    let _ = writeln!(text, "nothing that is built fits; this would, but {missing}");
                 }
-                let total = best.memory.bytes(Place::Device);
-                let _ = writeln!(text, "  {:<24} {total:>16} bytes", "memory in all");
             }
             None => {
                 text.push_str("\nnothing fits: more nodes, more memory, or a smaller micro-batch\n")
             }
         }
+        text
+    }
+}
+
+impl MemoryPlan {
+    /// One line a kind, and the sum of those where the computation is.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for item in &self.items {
+            let place = place(item.place);
+            let line = format!("  {:<24} {:>16} bytes {place}", item.name, item.bytes);
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        let total = self.bytes(Place::Device);
+        let _ = writeln!(text, "  {:<24} {total:>16} bytes", "memory in all");
         text
     }
 }

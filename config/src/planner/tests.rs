@@ -14,25 +14,33 @@ fn machine(nodes: u64, gib: u64) -> Machine {
     Machine { nodes, device_bytes: gib << 30, host_bytes, disk_bytes, rates: RATES }
 }
 
-/// P parameters, all in matrices, in blocks that are alike; no activations.
+/// P parameters, all in matrices under Adam, in blocks that are alike; no activations.
 fn states_only(params: u64, blocks: u64) -> ModelCost {
+    let one = |group| ParamCost {
+        elements: params / blocks,
+        matrix: true,
+        moments: 2,
+        group,
+        tied: false,
+    };
     ModelCost {
-        matrix_params: params,
-        vector_params: 0,
-        largest_block_params: params / blocks,
+        params: (0..blocks).map(one).collect(),
         blocks,
+        input_bytes: 0,
         stream_bytes: 0,
         saved_bytes: 0,
         largest_saved_bytes: 0,
         scratch_bytes: 0,
+        packing_bytes: 0,
         forward_flops: 2 * params,
         backward_flops: 4 * params,
+        update_flops: 0,
         process_bytes: 0,
     }
 }
 
 fn adam(precision: Precision, leaves: u64) -> Workload {
-    Workload { leaves, precision, moment_bytes: [8, 8], replicas: 0 }
+    Workload { leaves, precision, replicas: 0 }
 }
 
 fn staged(stage: u8) -> Layout {
@@ -72,7 +80,7 @@ fn our_states_by_stage() {
     assert_eq!(total(Precision::Bf16, 3, 1), 34 * params / nodes);
 }
 
-/// Accumulators cover two blocks breadth first, everything depth first; activations the other way.
+/// Accumulators cover a block breadth first, everything depth first; activations the other way.
 #[test]
 fn the_order_of_leaves_trades_accumulators_for_activations() {
     let cost = ModelCost {
@@ -84,15 +92,40 @@ fn the_order_of_leaves_trades_accumulators_for_activations() {
     let work = adam(Precision::Fp32, 4);
     let plan = |layout| memory(&cost, &work, &machine(1, 1), &layout);
     let depth = plan(Layout::plain());
-    assert_eq!(item(&depth, "64-bit accumulators"), 8_000_000);
+    assert_eq!(item(&depth, "64-bit accumulators"), 10 * 800_000);
     assert_eq!(item(&depth, "saved activations"), 5000);
     assert_eq!(item(&depth, "residual streams"), 1100);
     let breadth = plan(staged(0));
-    assert_eq!(item(&breadth, "64-bit accumulators"), 1_600_000);
+    assert_eq!(item(&breadth, "64-bit accumulators"), 800_000, "one block at a time");
+    let two = memory(&cost, &work, &machine(2, 1), &staged(0));
+    assert_eq!(item(&two, "64-bit accumulators"), 1_600_000, "one more on the wire");
     assert_eq!(item(&breadth, "saved activations"), 20_000);
     assert_eq!(item(&breadth, "residual streams"), 4400);
     let recompute = plan(Layout { recompute: true, ..staged(0) });
     assert_eq!(item(&recompute, "saved activations"), 700);
+}
+
+/// Sums are not shared between lengths, tied ones live all along, and one leaf alone needs none; every
+/// buffer is a whole number of cache lines; vectors are their own masters.
+#[test]
+fn buffers_are_counted_one_by_one() {
+    let param =
+        |elements, matrix, group, tied| ParamCost { elements, matrix, moments: 2, group, tied };
+    let params = vec![
+        param(1000, true, 0, true),
+        param(33, false, 1, false),
+        param(33, false, 1, false),
+        param(500, true, 1, false),
+        param(33, false, 2, false),
+    ];
+    let cost = ModelCost { params, ..states_only(10, 1) };
+    let plan = |leaves| memory(&cost, &adam(Precision::Bf16, leaves), &machine(1, 1), &staged(0));
+    let sums = |leaves| item(&plan(leaves), "64-bit accumulators");
+    assert_eq!(sums(1), 0);
+    assert_eq!(sums(2), 8000 + 2 * 320 + 4032);
+    assert_eq!(item(&plan(1), "parameter values"), 2048 + 1024 + 3 * 192);
+    assert_eq!(item(&plan(1), "optimizer states"), 3 * (4032 + 2048) + 3 * 2 * 192);
+    assert_eq!(item(&plan(1), "reduced gradients"), 4032 + 2048 + 3 * 192);
 }
 
 /// The paper's volumes, in elements: 2P at stages 0 to 2, 3P at stage 3, less the share at home.
@@ -155,6 +188,7 @@ fn the_fastest_plan_that_fits_is_chosen() {
     let with_drive = recommend(&cost, &work, &drive);
     let best = &with_drive.candidates[with_drive.best.unwrap()];
     assert_eq!(best.layout.optimizer, Place::Nvme, "{}", with_drive.to_text());
+    assert!(best.not_built.is_some() && with_drive.to_text().contains("this would, but"));
 }
 
 /// With room for everything the plain layout wins: no recomputation, nothing moved.
@@ -162,7 +196,8 @@ fn the_fastest_plan_that_fits_is_chosen() {
 fn with_room_the_plain_plan_wins() {
     let cost = states_only(10_000_000, 6);
     let found = recommend(&cost, &adam(Precision::Fp32, 2), &machine(1, 24));
-    assert_eq!(found.candidates[found.best.unwrap()].layout, Layout::plain());
+    assert_eq!(found.candidates[found.best.unwrap()].layout, staged(0), "leaves side by side");
+    assert_eq!(found.candidates[found.best.unwrap()].not_built, None);
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! Bytes that one node moves in one step.
 
-use super::{Layout, Machine, ModelCost, Order, Place, StateBytes, Workload};
+use super::{Layout, Machine, ModelCost, Order, ParamCost, Place, StateBytes, Workload};
 use serde::Serialize;
 
 /// Bytes that one node moves in one step.
@@ -30,8 +30,11 @@ pub struct Traffic {
 #[must_use]
 pub fn traffic(cost: &ModelCost, work: &Workload, machine: &Machine, layout: &Layout) -> Traffic {
     let nodes = machine.nodes.max(1);
-    let [matrix, vector] = StateBytes::ours(work);
-    let values = cost.matrix_params * matrix.value + cost.vector_params * vector.value;
+    let bytes = |p: &ParamCost| StateBytes::ours(work.precision, p);
+    let values = cost.sum(|p| p.elements.saturating_mul(bytes(p).value));
+    // States read and written once, gradients written and read once.
+    let optimizer =
+        cost.sum(|p| p.elements.saturating_mul(2 * (bytes(p).optimizer + bytes(p).gradient)));
     let away = |bytes: u64| (u128::from(bytes) * u128::from(nodes - 1) / u128::from(nodes)) as u64;
     let gradient_bytes = away(cost.params().saturating_mul(8));
     let passes = passes(work.local_leaves(nodes), layout);
@@ -47,7 +50,7 @@ pub fn traffic(cost: &ModelCost, work: &Workload, machine: &Machine, layout: &La
     let moved = |place: Place| {
         let mut bytes = 0u64;
         if layout.optimizer == place {
-            bytes = bytes.saturating_add(shard(optimizer_bytes(cost, [matrix, vector]), 1));
+            bytes = bytes.saturating_add(shard(optimizer, 1));
         }
         if layout.parameters == place {
             let moves = passes.saturating_add(1);
@@ -71,10 +74,4 @@ fn passes(local_leaves: u64, layout: &Layout) -> u64 {
         Order::BreadthFirst => 2,
         Order::DepthFirst => local_leaves.saturating_mul(2),
     }
-}
-
-/// States read and written once, gradients written and read once.
-fn optimizer_bytes(cost: &ModelCost, bytes: [StateBytes; 2]) -> u64 {
-    let each = |params: u64, b: StateBytes| params * 2 * (b.optimizer + b.gradient);
-    each(cost.matrix_params, bytes[0]) + each(cost.vector_params, bytes[1])
 }

@@ -30,7 +30,7 @@ impl Resolver<'_> {
     fn auto(&mut self, path: &str, rule: Auto) -> Option<(Value, &'static str)> {
         let steps = self.settings.opt_u64("planaria.run.steps");
         match rule {
-            Auto::Default | Auto::Batch => None,
+            Auto::Default | Auto::Batch | Auto::Planner => None,
             Auto::WidthSquaredTenths(tenths) => {
                 let width = self.width(path)?;
                 let why = if tenths == 10 { "width squared" } else { "0.9 x width squared" };
@@ -115,10 +115,12 @@ impl Resolver<'_> {
         if self.settings.opt_u64("steps_per_print").is_none() {
             self.settings.derive("steps_per_print", 10, "DeepSpeed's documented default");
         }
-        if self.settings.opt_bool("planaria.compute.recompute").is_none() {
+        let recompute = "planaria.compute.recompute";
+        let open = self.settings.opt_bool(recompute).is_none();
+        if open && !self.settings.is_auto(recompute) {
             let on = self.settings.is_present("activation_checkpointing");
             let why = "whether there is an activation_checkpointing block";
-            self.settings.derive("planaria.compute.recompute", on, why);
+            self.settings.derive(recompute, on, why);
         }
     }
 }

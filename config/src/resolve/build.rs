@@ -8,6 +8,9 @@ use crate::plan::{
     TokenizerPlan, WarmupShape, ZeroPlan,
 };
 
+/// Learning rate of Muon's Adam group when no rate is given.
+const MUON_ADAM_LR: f64 = 3e-4;
+
 /// The plan; `None` only if the settings lack what [`super::Resolver::is_complete`] asks for.
 pub(super) fn plan(settings: &Settings, batch: BatchPlan) -> Option<RunPlan> {
     let s = settings;
@@ -31,7 +34,7 @@ pub(super) fn plan(settings: &Settings, batch: BatchPlan) -> Option<RunPlan> {
             parameters: tier(s, "offload_param"),
             optimizer: tier(s, "offload_optimizer"),
         },
-        recompute: s.bool("planaria.compute.recompute"),
+        recompute: s.opt_bool("planaria.compute.recompute"),
         steps_per_print: s.u64("steps_per_print"),
         wall_clock_breakdown: s.bool("wall_clock_breakdown"),
         model: model(s)?,
@@ -96,21 +99,40 @@ fn optimizer(s: &Settings) -> Option<OptimizerPlan> {
             eps_inside_sqrt: s.bool(&at("eps_inside_sqrt")),
             bias_correction,
         },
-        "muon" => OptimizerPlan::Muon {
-            muon_lr: s.opt_f64(&at("muon_lr")).unwrap_or(lr),
-            momentum: number("momentum"),
-            iteration: if s.text(&at("ns_method")) == "standard" {
-                MuonIteration::Standard
-            } else {
-                MuonIteration::Gram
-            },
-            adam_lr: s.opt_f64(&at("adam_lr")).unwrap_or(lr),
-            betas,
-            eps,
-            weight_decay,
-        },
+        "muon" => {
+            let [muon_lr, adam_lr] = muon_rates(s);
+            let standard = s.text(&at("ns_method")) == "standard";
+            OptimizerPlan::Muon {
+                muon_lr,
+                momentum: number("momentum"),
+                iteration: if standard { MuonIteration::Standard } else { MuonIteration::Gram },
+                adam_lr,
+                betas,
+                eps,
+                weight_decay,
+            }
+        }
         _ => return None,
     })
+}
+
+/// Learning rates of Muon's two groups: theirs, or `lr`, or DeepSpeed's defaults. A schedule that
+/// names a rate of its own gives it to both.
+pub(super) fn muon_rates(s: &Settings) -> [f64; 2] {
+    let at = |key: &str| format!("optimizer.params.{key}");
+    let muon = s.opt_f64(&at("muon_lr")).unwrap_or(s.f64(&at("lr")));
+    let lr = s.is_given(&at("lr")).then(|| s.f64(&at("lr")));
+    let adam = s.opt_f64(&at("adam_lr")).or(lr).unwrap_or(MUON_ADAM_LR);
+    [muon, if schedule_names_rate(s) { muon } else { adam }]
+}
+
+/// Whether the schedule says what the rate is, rather than by how much to multiply the optimizer's.
+pub(super) fn schedule_names_rate(s: &Settings) -> bool {
+    match s.text("scheduler.type") {
+        "WarmupDecayLR" | "OneCycle" | "LRRangeTest" => true,
+        "WarmupLR" => s.opt_f64("scheduler.params.warmup_max_lr").is_some(),
+        _ => false,
+    }
 }
 
 fn schedule(s: &Settings) -> SchedulePlan {
@@ -146,11 +168,16 @@ fn schedule(s: &Settings) -> SchedulePlan {
     }
 }
 
+/// Whether OneCycle finds betas to move: DeepSpeed does not in Muon's groups.
+pub(super) fn cycles_momentum(s: &Settings) -> bool {
+    s.text("optimizer.type") != "muon" && s.setting("optimizer.params.betas").is_some()
+}
+
 fn one_cycle(s: &Settings) -> SchedulePlan {
     let at = |key: &str| format!("scheduler.params.{key}");
     let (number, count) = (|key: &str| s.f64(&at(key)), |key: &str| s.u64(&at(key)));
     let second = |first: &str, second: &str| s.opt_u64(&at(second)).unwrap_or(count(first));
-    let cycles = s.bool(&at("cycle_momentum")) && s.setting("optimizer.params.betas").is_some();
+    let cycles = s.bool(&at("cycle_momentum")) && cycles_momentum(s);
     SchedulePlan::OneCycle {
         lr: [number("cycle_min_lr"), number("cycle_max_lr")],
         decay_lr_rate: number("decay_lr_rate"),

@@ -1,11 +1,15 @@
 //! What does not go together.
 
-use super::Resolver;
+use super::{Resolver, build};
 use crate::schema::{Status, features};
+
+/// The largest power of two in fp32.
+const LARGEST_SCALE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
 
 impl Resolver<'_> {
     pub(super) fn combinations(&mut self) {
         self.precision();
+        self.loss_scale();
         self.zero();
         self.offload();
         self.optimizer_rules();
@@ -110,12 +114,20 @@ impl Resolver<'_> {
             let message = "plain Adam is recognised, but not built".to_owned();
             self.error("not-built", &at("adam_w_mode"), message, why);
         }
-        if self.settings.opt_f64(&at("eps")).is_some_and(|eps| eps < 1e-8) {
+        if self.settings.is_given(&at("eps")) && self.settings.f64(&at("eps")) < 1e-8 {
             let message =
                 "`eps` is below 1e-8, where the gradient grid is coarser than fp32".to_owned();
             if kind != "adagrad" {
                 self.warn("eps", &at("eps"), message, "use 1e-8 or more");
             }
+        }
+        match kind.as_str() {
+            "lamb" if self.settings.f64(&at("min_coeff")) > self.settings.f64(&at("max_coeff")) => {
+                let message = "`min_coeff` is above `max_coeff`".to_owned();
+                self.error("contradiction", &at("min_coeff"), message, "swap the two");
+            }
+            "muon" => self.muon(),
+            _ => {}
         }
         let nesterov = self.settings.bool(&at("nesterov"));
         let plain =
@@ -123,6 +135,63 @@ impl Resolver<'_> {
         if kind == "sgd" && nesterov && !plain {
             let message = "Nesterov needs a momentum and zero dampening".to_owned();
             self.error("contradiction", &at("nesterov"), message, "set \"momentum\": 0.9");
+        }
+    }
+
+    /// Muon has two groups, and most schedules one rate.
+    fn muon(&mut self) {
+        let at = |key: &str| format!("optimizer.params.{key}");
+        let [muon, adam] = build::muon_rates(self.settings);
+        let given = |key: &str| self.settings.is_given(&at(key));
+        if muon == 0.0 {
+            let key = if given("muon_lr") { "muon_lr" } else { "lr" };
+            let message =
+                "Muon's learning rate is 0, and Adam's is kept as a multiple of it".to_owned();
+            return self.error("contradiction", &at(key), message, "set a rate above 0");
+        }
+        if build::schedule_names_rate(self.settings) && given("adam_lr") {
+            let message =
+                "the schedule names one learning rate, which both of Muon's groups get, as in \
+                 DeepSpeed: `adam_lr` does nothing"
+                    .to_owned();
+            let fix = "remove `adam_lr`, or use WarmupCosineLR, or WarmupLR without warmup_max_lr";
+            return self.warn("schedule", &at("adam_lr"), message, fix);
+        }
+        let floor = "scheduler.params.warmup_min_lr";
+        if muon != adam && self.settings.f64(floor) > 0.0 {
+            let message = "`warmup_min_lr` above 0 does not go with two learning rates".to_owned();
+            self.error(
+                "contradiction",
+                floor,
+                message,
+                "set it to 0, or give both groups one rate",
+            );
+        }
+    }
+
+    /// A loss scale must be a power of two: then it leaves gradients' digits alone.
+    fn loss_scale(&mut self) {
+        for (key, zero) in [("loss_scale", true), ("min_loss_scale", false)] {
+            let path = format!("fp16.{key}");
+            let Some(scale) = self.settings.opt_f64(&path).filter(|&s| s > 0.0 || !zero) else {
+                continue;
+            };
+            let below = f64::from_bits(scale.to_bits() >> 52 << 52);
+            let nearest = if scale > 1.5 * below { 2.0 * below } else { below };
+            let nearest = nearest.clamp(f64::from(f32::MIN_POSITIVE), LARGEST_SCALE);
+            if scale != nearest {
+                let message = format!("`{key}` {scale} is not a power of two from 2^-126 to 2^127");
+                self.error("range", &path, message, format!("use {nearest}"));
+            }
+        }
+        let power = self.settings.u64("fp16.initial_scale_power");
+        let least = self.settings.f64("fp16.min_loss_scale");
+        let dynamic = self.settings.f64("fp16.loss_scale") == 0.0;
+        if dynamic && 2f64.powi(power as i32) < least {
+            let message =
+                format!("the first loss scale 2^{power} is below `min_loss_scale` {least}");
+            let fix = "raise initial_scale_power, or lower min_loss_scale";
+            self.error("contradiction", "fp16.min_loss_scale", message, fix);
         }
     }
 
@@ -149,10 +218,38 @@ impl Resolver<'_> {
             let message = "`cycle_min_lr` is above `cycle_max_lr`".to_owned();
             self.error("contradiction", &low, message, "swap the two");
         }
-        let betas = self.settings.setting("optimizer.params.betas").is_some();
-        if kind == "OneCycle" && !betas && self.settings.bool(&at("cycle_momentum")) {
-            let message = "`cycle_momentum` is off: this optimizer has no betas".to_owned();
-            self.warn("schedule", &at("cycle_momentum"), message, "set \"cycle_momentum\": false");
+        if kind == "OneCycle" && self.settings.bool(&at("cycle_momentum")) {
+            self.cycle_momentum();
+        }
+    }
+
+    fn cycle_momentum(&mut self) {
+        let at = |key: &str| format!("scheduler.params.{key}");
+        if !build::cycles_momentum(self.settings) {
+            let message = "`cycle_momentum` is off: this optimizer has no betas to move".to_owned();
+            let fix = "set \"cycle_momentum\": false";
+            let given = self.settings.is_given(&at("cycle_momentum"));
+            let place = if given { at("cycle_momentum") } else { "scheduler.type".to_owned() };
+            return self.warn("schedule", &place, message, fix);
+        }
+        let number = |key: &str| self.settings.f64(&at(key));
+        let (low, high) = (number("cycle_min_mom"), number("cycle_max_mom"));
+        if low > high || high >= 1.0 {
+            let message = format!("momentum from {low} to {high} is not a range below 1");
+            let given = self.settings.is_given(&at("cycle_max_mom"));
+            let place = at(if given { "cycle_max_mom" } else { "cycle_min_mom" });
+            return self.error("contradiction", &place, message, "use 0.8 and 0.9");
+        }
+        let first = self.settings.u64(&at("cycle_first_step_size"));
+        let second = self.settings.opt_u64(&at("cycle_second_step_size")).unwrap_or(first);
+        let (rate, step) = (number("decay_mom_rate"), self.settings.u64(&at("decay_step_size")));
+        let Some(steps) = self.settings.opt_u64("planaria.run.steps").filter(|_| step > 0) else {
+            return;
+        };
+        let past = steps.saturating_sub(first.saturating_add(second));
+        if high * (1.0 + rate * past as f64 / step as f64) >= 1.0 {
+            let message = format!("momentum grows to 1 within the run's {steps} steps");
+            self.error("contradiction", &at("decay_mom_rate"), message, "use a smaller rate, or 0");
         }
     }
 

@@ -4,7 +4,7 @@ use super::key::Status;
 use Status::{Built, NotBuilt};
 
 /// `fp16.enabled` and its loss scale.
-pub const FP16: Status = NotBuilt("fp16 is not built yet; use \"bf16\": {\"enabled\": true}");
+pub const FP16: Status = Built;
 /// `bf16.enabled`.
 pub const BF16: Status = Built;
 /// Optimizer `adamw`, and `adam` in its AdamW mode.
@@ -14,13 +14,13 @@ pub const ADAM_L2: Status = Built;
 /// Optimizer `sgd`.
 pub const SGD: Status = Built;
 /// Optimizer `lion`.
-pub const LION: Status = NotBuilt("Lion is not built yet; use adamw");
+pub const LION: Status = Built;
 /// Optimizer `adagrad`.
-pub const ADAGRAD: Status = NotBuilt("Adagrad is not built yet; use adamw");
+pub const ADAGRAD: Status = Built;
 /// Optimizer `lamb`.
-pub const LAMB: Status = NotBuilt("LAMB is not built yet; use adamw");
+pub const LAMB: Status = Built;
 /// Optimizer `muon`.
-pub const MUON: Status = NotBuilt("Muon is not built yet; use adamw");
+pub const MUON: Status = Built;
 /// DeepSpeed's five learning-rate schedules.
 pub const SCHEDULES: Status = Built;
 /// The `activation_checkpointing` block: recomputation per block.

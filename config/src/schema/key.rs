@@ -144,6 +144,8 @@ pub enum Auto {
     RunSteps,
     /// A tenth of the run's steps.
     TenthOfRun,
+    /// Left to the planner, which knows the machine's memory.
+    Planner,
 }
 
 const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {

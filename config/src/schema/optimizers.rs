@@ -80,15 +80,20 @@ const SGD: &[Key] = &[
 ];
 
 const MUON: &[Key] = &[
-    Key::number("lr", "0.02", "Learning rate of both groups unless theirs is given")
-        .auto(Auto::Default),
+    Key::number(
+        "lr",
+        "0.02",
+        "Learning rate of both groups unless theirs is given; if none is, the \
+         Adam group's is 3e-4",
+    )
+    .auto(Auto::Default),
     Key::number("momentum", "0.95", "Momentum of the Muon group"),
     DECAY,
     Key::choice("ns_method", &["gram", "standard"], "\"gram\"", "Newton-Schulz iteration"),
     Key::number("muon_lr", "null", "Learning rate of the Muon group: matrices inside blocks"),
     Key::number("adam_lr", "null", "Learning rate of the Adam group: everything else"),
-    BETAS_KEY,
-    EPS,
+    Key::new("betas", BETAS, "[0.9, 0.95]", "Decay of the Adam group's two moments"),
+    Key::new("eps", Kind::FloatAbove(0.0, f64::MAX), "1e-10", "Added to its denominator"),
     MAX_GRAD_NORM,
 ];
 

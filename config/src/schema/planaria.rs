@@ -1,7 +1,7 @@
 //! The `planaria` block: what DeepSpeed has no word for.
 
 use super::features;
-use super::key::{Block, Key, Kind};
+use super::key::{Auto, Block, Key, Kind};
 
 const ROPE_SCALING: Block = Block::new(&[
     Key::choice("type", &["none", "linear", "llama3"], "\"none\"", "The rule")
@@ -115,7 +115,8 @@ const COMPUTE: Block = Block::new(&[
         Kind::Bool,
         "null",
         "Recompute activations per block; unset: if there is an activation_checkpointing block",
-    ),
+    )
+    .auto(Auto::Planner),
     Key::new("memory", Kind::Bytes, "null", "Refuse a run whose plan needs more"),
 ]);
 

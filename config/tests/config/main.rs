@@ -2,6 +2,7 @@
 
 mod examples;
 mod fuzz;
+mod optimizers;
 mod snapshots;
 mod sys;
 mod table;

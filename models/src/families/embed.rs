@@ -4,7 +4,7 @@ use crate::block::{Backward, Block, BlockPlan, Decode, Forward, GradSink, LeafSh
 use crate::compute::{Compute, slot_bytes};
 use crate::kernels::embedding::{embed, sum_rows_by_token};
 use crate::kernels::gemm::GemmElement;
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::{ParamId, Site};
 
 /// `y = wte[token] (+ wpe[position])`.
@@ -48,6 +48,7 @@ impl Block for Embed {
         match cx.precision {
             Precision::F32 => self.forward_as::<f32>(cx, io),
             Precision::Bf16 => self.forward_as::<bf16>(cx, io),
+            Precision::F16 => self.forward_as::<f16>(cx, io),
         }
     }
 

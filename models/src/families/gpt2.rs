@@ -14,7 +14,7 @@ use crate::kernels::attention::{
 use crate::kernels::gemm::GemmElement;
 use crate::kernels::norm::Norm;
 use crate::ops::{Layout, Linear, NormLayer, in_dtype, in_dtype_bytes};
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::{ParamId, Site};
 
 /// One transformer block.
@@ -214,6 +214,7 @@ impl Block for Layer {
         let (saved_bytes, scratch_bytes) = match precision {
             Precision::F32 => (self.saved_bytes::<f32>(n), self.scratch_bytes::<f32>(n)),
             Precision::Bf16 => (self.saved_bytes::<bf16>(n), self.scratch_bytes::<bf16>(n)),
+            Precision::F16 => (self.saved_bytes::<f16>(n), self.scratch_bytes::<f16>(n)),
         };
         BlockPlan {
             saved_bytes,
@@ -227,6 +228,7 @@ impl Block for Layer {
         match cx.precision {
             Precision::F32 => self.forward_as::<f32>(cx, io),
             Precision::Bf16 => self.forward_as::<bf16>(cx, io),
+            Precision::F16 => self.forward_as::<f16>(cx, io),
         }
     }
 
@@ -234,6 +236,7 @@ impl Block for Layer {
         match cx.precision {
             Precision::F32 => self.backward_as::<f32>(cx, io, sink),
             Precision::Bf16 => self.backward_as::<bf16>(cx, io, sink),
+            Precision::F16 => self.backward_as::<f16>(cx, io, sink),
         }
     }
 

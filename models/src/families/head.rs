@@ -8,7 +8,7 @@ use crate::kernels::gemm::epilogue::{Out, Store};
 use crate::kernels::gemm::{Dims, GemmElement, MatRef, gemm};
 use crate::kernels::head_loss::{HeadInput, HeadShape, head_loss, head_loss_grad};
 use crate::ops::NormLayer;
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::{ParamId, Site};
 
 /// Norm, head, loss.
@@ -106,6 +106,7 @@ impl LossBlock for Head {
             scratch_bytes: match precision {
                 Precision::F32 => self.scratch_bytes::<f32>(n),
                 Precision::Bf16 => self.scratch_bytes::<bf16>(n),
+                Precision::F16 => self.scratch_bytes::<f16>(n),
             },
             forward_flops: product,
             backward_flops: 2 * product,
@@ -128,6 +129,7 @@ impl LossBlock for Head {
         match cx.precision {
             Precision::F32 => self.loss_as::<f32>(cx, params, batch, x),
             Precision::Bf16 => self.loss_as::<bf16>(cx, params, batch, x),
+            Precision::F16 => self.loss_as::<f16>(cx, params, batch, x),
         }
     }
 
@@ -135,6 +137,7 @@ impl LossBlock for Head {
         match cx.precision {
             Precision::F32 => self.grad_as::<f32>(cx, io, sink),
             Precision::Bf16 => self.grad_as::<bf16>(cx, io, sink),
+            Precision::F16 => self.grad_as::<f16>(cx, io, sink),
         }
     }
 }

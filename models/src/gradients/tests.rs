@@ -42,7 +42,48 @@ fn finish(gradients: &mut Gradients) -> (SumOutcome, Vec<u32>) {
     (outcome, bits(gradients.gradient(PARAM)))
 }
 
-const GOOD: SumOutcome = SumOutcome { flagged: false, exactly_once: true };
+const GOOD: SumOutcome = SumOutcome { flagged: false, not_finite: false, exactly_once: true };
+
+/// Emits by a dense panel, a row list or in place.
+fn emit(sums: &Gradients, leaf: u32, way: usize, mut values: Vec<f32>) {
+    let sink = sums.sink(Leaf(leaf));
+    match way {
+        0 => sink.dense(PARAM, Site(0), 0, &mut values),
+        1 => sink.rows(PARAM, Site(0), &[0, 1, 2, 3, 4, 5], &mut values),
+        _ => {
+            let fill = &mut |out: &mut [f32]| out.copy_from_slice(&values);
+            sink.in_place(&Kit::new(2, Isa::detect()), (PARAM, Site(0)), LEN, fill);
+        }
+    }
+}
+
+/// A scaled loss leaves no trace in the sum, on any way in; an infinity is told from a value that is
+/// merely off the grid, which a smaller scale would not mend.
+#[test]
+fn the_loss_scale_does_not_show() {
+    for leaves in [1u32, 3] {
+        let emissions: Vec<_> = (0..leaves).map(|l| values(l, 0)).collect();
+        for way in 0..3 {
+            let mut sums = gradients(leaves, 1);
+            for factor in [1.0, 65536.0f32, 8.0] {
+                sums.set_loss_scale(Some(LossScale { factor }));
+                sums.begin();
+                for (leaf, values) in (0..).zip(&emissions) {
+                    emit(&sums, leaf, way, values.iter().map(|v| v * factor).collect());
+                }
+                assert_eq!(finish(&mut sums), (GOOD, oracle(leaves, &emissions)), "{factor}");
+            }
+            for (bad, not_finite) in [(f32::NEG_INFINITY, true), (f32::NAN, true), (8e3, false)] {
+                sums.begin();
+                let mut poisoned = values(0, 0);
+                poisoned[LEN / 2] = bad;
+                emit(&sums, 0, way, poisoned);
+                let outcome = finish(&mut sums).0;
+                assert_eq!((outcome.flagged, outcome.not_finite), (true, not_finite), "{bad}");
+            }
+        }
+    }
+}
 
 /// Leaves in any order, panels in any order and from several threads: the same bits.
 #[test]
@@ -149,7 +190,6 @@ fn what_is_not_added_exactly_once_shows() {
 /// clean.
 #[test]
 fn flags_are_raised_on_every_way_in_and_forgotten_by_begin() {
-    let kit = Kit::new(2, Isa::detect());
     for leaves in [1u32, 2] {
         for bad in [f32::NAN, f32::INFINITY, -600.0] {
             for way in 0..3 {
@@ -157,15 +197,7 @@ fn flags_are_raised_on_every_way_in_and_forgotten_by_begin() {
                 sums.begin();
                 let mut poisoned = values(0, 0);
                 poisoned[LEN - 1] = bad;
-                let sink = sums.sink(Leaf(0));
-                match way {
-                    0 => sink.dense(PARAM, Site(0), 0, &mut poisoned),
-                    1 => sink.rows(PARAM, Site(0), &[5], &mut poisoned[LEN - WIDTH..]),
-                    _ => {
-                        let fill = &mut |out: &mut [f32]| out.copy_from_slice(&poisoned);
-                        sink.in_place(&kit, (PARAM, Site(0)), LEN, fill);
-                    }
-                }
+                emit(&sums, 0, way, poisoned);
                 assert!(finish(&mut sums).0.flagged, "{bad} by way {way}");
                 sums.begin();
                 (0..leaves).for_each(|leaf| {

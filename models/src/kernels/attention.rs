@@ -110,6 +110,12 @@ fn forward_words<T: GemmElement>(isa: Isa, s: AttentionShape) -> usize {
         + BLOCK * strip_stride(s.length)
 }
 
+/// Words of a worker's packing buffer that forward and backward take.
+#[must_use]
+pub fn packing_words<T: GemmElement>(isa: Isa, shape: AttentionShape) -> usize {
+    forward_words::<T>(isa, shape).max(backward::scratch_words::<T>(isa, shape))
+}
+
 /// Output and log-sum-exp of a causal attention over a fused q, k, v buffer.
 ///
 /// # Panics

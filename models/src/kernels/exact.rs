@@ -45,6 +45,26 @@ simd_kernel!(
     pub fn round(grid: Grid, values: &mut [f32]) -> bool = round_span);
 
 #[inline(always)]
+unsafe fn unscale_span<S: Simd>(factor: f32, values: &mut [f32]) -> bool {
+    // SAFETY: pieces have `n` elements.
+    unsafe {
+        let mut bad = S::splat(0.0);
+        for piece in values.chunks_mut(16) {
+            let n = piece.len();
+            let x = S::mul(load::<S, f32>(piece.as_ptr(), n), S::splat(factor));
+            let magnitude = S::max(x, S::sub(S::splat(0.0), x));
+            let finite = S::lt(magnitude, S::splat(f32::INFINITY));
+            bad = S::select(finite, bad, S::splat(1.0));
+            store::<S, f32>(piece.as_mut_ptr(), x, n);
+        }
+        S::hmax(bad) > 0.0
+    }
+}
+simd_kernel!(
+    /// Multiplies by a power of two; returns whether any value is not finite.
+    pub fn unscale(factor: f32, values: &mut [f32]) -> bool = unscale_span);
+
+#[inline(always)]
 unsafe fn add_second_span<S: Simd>(sum: &mut [f32], values: &[f32]) {
     for (sum, values) in sum.chunks_mut(16).zip(values.chunks(16)) {
         let n = sum.len();
@@ -160,6 +180,19 @@ pub fn round_parallel(kit: &Kit, grid: Grid, values: &mut [f32]) -> bool {
         }
     });
     flagged.into_inner()
+}
+
+/// [`unscale`] over all threads.
+pub fn unscale_parallel(kit: &Kit, factor: f32, values: &mut [f32]) -> bool {
+    let bad = AtomicBool::new(false);
+    let (len, out) = (values.len(), Out::new(values, 1));
+    for_rows(kit, len, row_grain(1), &|r| {
+        // SAFETY: ranges are disjoint.
+        if unscale(kit.isa, factor, unsafe { out.rows(r.start, r.len()) }) {
+            bad.store(true, Ordering::Relaxed);
+        }
+    });
+    bad.into_inner()
 }
 
 /// [`put`] (if `first`) or [`add`] over all threads.

@@ -61,6 +61,25 @@ impl HeadShape {
         (K_BLOCK * A::PER_WORD).min(self.vocab)
     }
 
+    /// The products of [`head_loss_grad`], by size: scores, and both gradients of a strip.
+    #[must_use]
+    pub fn products<A: GemmElement>(&self) -> Vec<Dims> {
+        let (width, strip) = (self.width, self.strip::<A>());
+        // The last chunk of tokens and the last rows of the vocabulary are shorter.
+        let shorter = |all: usize, step: usize| [step.min(all), all % step.max(1)];
+        let mut products = Vec::new();
+        for n in shorter(self.tokens, self.chunk()).into_iter().filter(|&n| n > 0) {
+            for m in shorter(self.vocab, SPAN).into_iter().filter(|&m| m > 0) {
+                products.push(Dims { m, n, k: width });
+            }
+            for rows in shorter(self.vocab, strip).into_iter().filter(|&r| r > 0) {
+                products.push(Dims { m: n, n: width, k: rows });
+                products.push(Dims { m: rows, n: width, k: n });
+            }
+        }
+        products
+    }
+
     /// Bytes of scratch that [`head_loss_grad`] takes from its arena.
     #[must_use]
     pub fn scratch_bytes<A: GemmElement>(&self) -> usize {

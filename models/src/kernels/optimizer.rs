@@ -4,8 +4,26 @@ use super::gemm::epilogue::{Out, load, store};
 use super::simd::Simd;
 use super::{for_rows, row_grain};
 use crate::compute::Kit;
-use crate::optimizers::{Elements, OptimizerSpec, Update};
+use crate::optimizers::{Elements, OptimizerSpec, Update, Working};
 use crate::simd_kernel;
+use half::{bf16, f16};
+
+impl Working<'_> {
+    /// Rounds up to 16 lanes into the elements from `i`.
+    ///
+    /// # Safety
+    /// As for [`Simd`]; the elements `i..i + n` exist.
+    #[inline(always)]
+    pub(super) unsafe fn put<S: Simd>(&mut self, i: usize, v: S::V, n: usize) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self {
+                Working::Bf16(w) => store::<S, bf16>(w.as_mut_ptr().add(i), v, n),
+                Working::F16(w) => store::<S, f16>(w.as_mut_ptr().add(i), v, n),
+            }
+        }
+    }
+}
 
 /// Adam's scalars of one update.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +76,7 @@ unsafe fn adam_span<S: Simd>(k: AdamScalars, e: Elements<'_>) {
             store::<S, f32>(pm, m, n);
             store::<S, f32>(pv, v, n);
             if let Some(working) = &mut working {
-                store::<S, half::bf16>(working.as_mut_ptr().add(i), p, n);
+                working.put::<S>(i, p, n);
             }
         }
     }
@@ -112,7 +130,7 @@ unsafe fn sgd_span<S: Simd>(k: SgdScalars, e: Elements<'_>) {
             let p = S::fnma(S::splat(k.rate), g, p);
             store::<S, f32>(pp, p, n);
             if let Some(working) = &mut working {
-                store::<S, half::bf16>(working.as_mut_ptr().add(i), p, n);
+                working.put::<S>(i, p, n);
             }
         }
     }
@@ -160,7 +178,7 @@ unsafe fn lion_span<S: Simd>(k: LionScalars, e: Elements<'_>) {
             store::<S, f32>(pp, p, n);
             store::<S, f32>(pm, m, n);
             if let Some(working) = &mut working {
-                store::<S, half::bf16>(working.as_mut_ptr().add(i), p, n);
+                working.put::<S>(i, p, n);
             }
         }
     }
@@ -203,7 +221,7 @@ unsafe fn adagrad_span<S: Simd>(k: AdagradScalars, e: Elements<'_>) {
             store::<S, f32>(pp, p, n);
             store::<S, f32>(ps, sum, n);
             if let Some(working) = &mut working {
-                store::<S, half::bf16>(working.as_mut_ptr().add(i), p, n);
+                working.put::<S>(i, p, n);
             }
         }
     }
@@ -213,25 +231,63 @@ simd_kernel!(
     pub fn adagrad(k: AdagradScalars, e: Elements<'_>) = adagrad_span
 );
 
-/// An update over all threads; elements are independent, so the split does not show.
+/// Elements that several threads update disjoint parts of.
+pub(super) struct Shared<'a> {
+    gradient: &'a [f32],
+    master: Out<'a, f32>,
+    states: [Option<Out<'a, f32>>; 2],
+    working: Option<SharedWorking<'a>>,
+}
+
+enum SharedWorking<'a> {
+    Bf16(Out<'a, bf16>),
+    F16(Out<'a, f16>),
+}
+
+impl<'a> Shared<'a> {
+    pub(super) fn new(e: Elements<'a>) -> Shared<'a> {
+        let state = |s: &'a mut [f32]| (!s.is_empty()).then(|| Out::new(s, 1));
+        let working = e.working.map(|w| match w {
+            Working::Bf16(w) => SharedWorking::Bf16(Out::new(w, 1)),
+            Working::F16(w) => SharedWorking::F16(Out::new(w, 1)),
+        });
+        let (gradient, master) = (e.gradient, Out::new(e.master, 1));
+        Shared { gradient, master, states: [state(e.first), state(e.second)], working }
+    }
+
+    /// The elements of a range.
+    ///
+    /// # Safety
+    /// No other thread touches the range while they live.
+    pub(super) unsafe fn part(&self, r: std::ops::Range<usize>) -> Elements<'_> {
+        let (at, n) = (r.start, r.len());
+        // SAFETY: as the caller promised.
+        unsafe {
+            let [first, second] = self.states.each_ref().map(|state| match state {
+                Some(state) => state.rows(at, n),
+                None => &mut [][..],
+            });
+            Elements {
+                gradient: &self.gradient[r],
+                master: self.master.rows(at, n),
+                first,
+                second,
+                working: self.working.as_ref().map(|w| match w {
+                    SharedWorking::Bf16(w) => Working::Bf16(w.rows(at, n)),
+                    SharedWorking::F16(w) => Working::F16(w.rows(at, n)),
+                }),
+            }
+        }
+    }
+}
+
+/// An elementwise update over all threads; elements are independent, so the split does not show.
 pub fn update_parallel(kit: &Kit, spec: &OptimizerSpec, update: Update, e: Elements<'_>) {
     let len = e.master.len();
-    let has = (!e.first.is_empty(), !e.second.is_empty());
-    let (master, first, second) =
-        (Out::new(e.master, 1), Out::new(e.first, 1), Out::new(e.second, 1));
-    let working = e.working.map(|w| Out::new(w, 1));
+    let shared = Shared::new(e);
     for_rows(kit, len, row_grain(1), &|r| {
-        let (at, n) = (r.start, r.len());
         // SAFETY: ranges are disjoint.
-        let part = unsafe {
-            Elements {
-                gradient: &e.gradient[r],
-                master: master.rows(at, n),
-                first: if has.0 { first.rows(at, n) } else { &mut [] },
-                second: if has.1 { second.rows(at, n) } else { &mut [] },
-                working: working.as_ref().map(|w| w.rows(at, n)),
-            }
-        };
+        let part = unsafe { shared.part(r) };
         spec.update(kit.isa, update, part);
     });
 }

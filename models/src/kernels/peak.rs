@@ -15,14 +15,14 @@ const STEPS: usize = 1000;
 pub fn multiply_adds(isa: Isa, precision: Precision, rounds: usize) -> u64 {
     for _ in 0..rounds {
         match (precision, isa) {
-            (Precision::F32, Isa::Avx512) => wide_f32(isa),
+            (Precision::F32 | Precision::F16, Isa::Avx512) => wide_f32(isa),
             (Precision::Bf16, Isa::Avx512) => wide_bf16(isa),
-            (Precision::F32, _) => narrow_f32(isa),
+            (Precision::F32 | Precision::F16, _) => narrow_f32(isa),
             (Precision::Bf16, _) => narrow_bf16(isa),
         }
     }
     let chains = if isa == Isa::Avx512 { WIDE } else { NARROW };
-    let flops = if precision == Precision::F32 { 2 } else { 4 };
+    let flops = if precision == Precision::Bf16 { 4 } else { 2 };
     (rounds * STEPS * chains * LANES * flops) as u64
 }
 
@@ -71,6 +71,7 @@ mod tests {
             let f32 = multiply_adds(isa, Precision::F32, 3);
             assert_eq!(f32, 3 * 1000 * chains * 16 * 2);
             assert_eq!(multiply_adds(isa, Precision::Bf16, 3), 2 * f32);
+            assert_eq!(multiply_adds(isa, Precision::F16, 3), f32, "widened, then as fp32");
         }
     }
 }

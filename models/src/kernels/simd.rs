@@ -15,7 +15,7 @@ pub use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512};
 
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::DType;
 
 /// Lanes of a vector, on every ISA.
@@ -41,6 +41,11 @@ pub trait Simd: Copy + 'static {
     unsafe fn store_bf16(p: *mut bf16, v: Self::V);
     unsafe fn load_bf16_n(p: *const bf16, n: usize) -> Self::V;
     unsafe fn store_bf16_n(p: *mut bf16, v: Self::V, n: usize);
+    unsafe fn load_f16(p: *const f16) -> Self::V;
+    /// Rounds to nearest even; what is too large becomes infinite, a NaN stays a NaN.
+    unsafe fn store_f16(p: *mut f16, v: Self::V);
+    unsafe fn load_f16_n(p: *const f16, n: usize) -> Self::V;
+    unsafe fn store_f16_n(p: *mut f16, v: Self::V, n: usize);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -147,6 +152,38 @@ impl Element for bf16 {
     unsafe fn store_n<S: Simd>(p: *mut bf16, v: S::V, n: usize) {
         // SAFETY: as the caller promised.
         unsafe { S::store_bf16_n(p, v, n) }
+    }
+}
+
+impl Element for f16 {
+    const DTYPE: DType = DType::F16;
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> f16 {
+        f16::from_f32(x)
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const f16) -> S::V {
+        // SAFETY: as the caller promised.
+        unsafe { S::load_f16(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Simd>(p: *const f16, n: usize) -> S::V {
+        // SAFETY: as the caller promised.
+        unsafe { S::load_f16_n(p, n) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut f16, v: S::V) {
+        // SAFETY: as the caller promised.
+        unsafe { S::store_f16(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_n<S: Simd>(p: *mut f16, v: S::V, n: usize) {
+        // SAFETY: as the caller promised.
+        unsafe { S::store_f16_n(p, v, n) }
     }
 }
 

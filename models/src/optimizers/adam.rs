@@ -40,7 +40,7 @@ impl Adam {
     }
 
     fn scalars(&self, update: Update) -> AdamScalars {
-        let [b1, b2] = self.betas;
+        let [b1, b2] = update.betas.unwrap_or(self.betas);
         let t = update.t as f64;
         let corrections = if self.bias_correction {
             (1.0 - libm::pow(b1, t), libm::sqrt(1.0 - libm::pow(b2, t)))

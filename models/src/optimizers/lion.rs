@@ -25,10 +25,11 @@ impl Lion {
     /// One update.
     pub(super) fn update(&self, isa: Isa, update: Update, elements: Elements<'_>) {
         let weights = |beta: f64| [beta as f32, (1.0 - beta) as f32];
+        let betas = update.betas.unwrap_or(self.betas);
         let scalars = LionScalars {
             factor: update.gradient_factor,
-            update: weights(self.betas[0]),
-            state: weights(self.betas[1]),
+            update: weights(betas[0]),
+            state: weights(betas[1]),
             keep: (1.0 - update.learning_rate * self.weight_decay) as f32,
             rate: update.learning_rate as f32,
         };

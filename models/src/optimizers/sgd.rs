@@ -46,7 +46,8 @@ mod tests {
         let (mut p, mut buffer) = (vec![1.0f32; 5], vec![0.0f32; 5]);
         let (mut want, mut b) = (1.0f64, 0.0f64);
         for (t, g) in [(1, 0.5f64), (2, 0.25), (3, -0.7)] {
-            let update = Update { t, learning_rate: 0.1, gradient_factor: 2.0 };
+            let update =
+                Update { t, learning_rate: 0.1, gradient_factor: 2.0, ..Update::default() };
             let gradient = vec![g as f32 / 2.0; 5];
             let (second, working) = (&mut [][..], None);
             let elements = Elements {

@@ -18,7 +18,7 @@ fn table(leaves: u32, chunk: u64) -> (crate::block::Model, Arc<PartTable>) {
     let model = ModelSpec::gpt2(1, 8, 2, 13, 6).build();
     let sizes: Vec<u64> = model.params.iter().map(|p| p.elements() as u64).collect();
     let ids: Vec<ParamId> = model.params.iter().map(|p| p.id).collect();
-    let cut = ChunkTable::cut(&sizes, &[ids], chunk);
+    let cut = ChunkTable::cut(&sizes, &[ids], chunk, &|_| false);
     let table = PartTable::new(&model, &cut, leaves, GRID_MAX);
     (model, Arc::new(table))
 }

@@ -7,6 +7,8 @@ use serde::Deserialize;
 struct Case {
     spec: ScheduleSpec,
     rates: Vec<f64>,
+    /// The first beta, where the schedule moves it.
+    betas: Vec<f64>,
 }
 
 /// 64 updates of each: warm-up, the turn, the end and beyond it.
@@ -14,8 +16,13 @@ struct Case {
 fn schedules_step_as_deepspeeds_do() {
     let table = include_str!("../../tests/golden/schedules.json");
     let cases: Vec<Case> = serde_json::from_str(table).expect("our own file");
-    for Case { spec, rates } in &cases {
+    for Case { spec, rates, betas } in &cases {
         assert_eq!(rates.len(), 64);
+        let moved = (0..64).filter_map(|it| spec.betas(it));
+        assert_eq!(moved.clone().count(), betas.len(), "{spec:?}");
+        for (got, want) in moved.zip(betas) {
+            assert!((got[0] - want).abs() <= 1e-14 && got[1] == 0.99, "{spec:?}: {got:?} {want}");
+        }
         for (it, want) in (0..).zip(rates) {
             let got = spec.rate(it);
             assert!(

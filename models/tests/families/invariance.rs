@@ -37,16 +37,17 @@ fn fp32_bits_depend_on_inputs_alone() {
     }
 }
 
-/// Threads and recomputation do not show in bf16 either.
+/// Threads and recomputation do not show in 16 bits either.
 #[test]
-fn bf16_bits_do_not_depend_on_threads() {
-    for name in MODELS {
+fn bits_of_16_bit_compute_do_not_depend_on_threads() {
+    for (name, precision) in MODELS.iter().flat_map(|m| [(m, Precision::Bf16), (m, Precision::F16)])
+    {
         let case = Case::open(name);
-        let bf16 = Mode { precision: Precision::Bf16, ..Mode::plain() };
-        let want = bits(&run(&case.model, &case.weights, &case.leaves, bf16));
+        let plain = Mode { precision, ..Mode::plain() };
+        let want = bits(&run(&case.model, &case.weights, &case.leaves, plain));
         for threads in 1..=3 {
             for recompute in [false, true] {
-                let mode = Mode { threads, recompute, ..bf16 };
+                let mode = Mode { threads, recompute, ..plain };
                 let got = bits(&run(&case.model, &case.weights, &case.leaves, mode));
                 assert!(got == want, "{name} {mode:?}");
             }
@@ -59,7 +60,7 @@ fn bf16_bits_do_not_depend_on_threads() {
 fn plans_are_exact() {
     for name in MODELS {
         let case = Case::open(name);
-        for precision in [Precision::F32, Precision::Bf16] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
             let shape = LeafShape { sequences: 2, length: 24 };
             let plan = LeafPlan::new(&case.model, shape, precision, false);
             let recomputing = LeafPlan::new(&case.model, shape, precision, true);

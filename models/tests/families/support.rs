@@ -1,6 +1,6 @@
 //! A reader of safetensors, a sink that adds in fp32, and one call for a leaf's loss and gradients.
 
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::dtype::DType;
 use planaria_base::tensor_source::{StoredTensor, TensorSource};
 use planaria_base::{ParamId, Site};
@@ -122,17 +122,18 @@ impl GradSink for Sink {
     }
 }
 
-/// Working values: fp32, and bf16 beside them for matrices.
+/// Working values: fp32, and 16 bits of both kinds beside them for matrices.
 pub(crate) struct Weights {
     pub(crate) f32: Vec<Vec<f32>>,
     bf16: Vec<Vec<bf16>>,
+    f16: Vec<Vec<f16>>,
 }
 
 impl Weights {
     pub(crate) fn new(values: Vec<Vec<f32>>) -> Weights {
-        let round = |v: &Vec<f32>| v.iter().map(|&x| bf16::from_f32(x)).collect();
-        let bf16 = values.iter().map(round).collect();
-        Weights { f32: values, bf16 }
+        let bf16 = values.iter().map(|v| v.iter().map(|&x| bf16::from_f32(x)).collect()).collect();
+        let f16 = values.iter().map(|v| v.iter().map(|&x| f16::from_f32(x)).collect()).collect();
+        Weights { f32: values, bf16, f16 }
     }
 
     /// All parameters of an imported model.
@@ -141,12 +142,10 @@ impl Weights {
     }
 
     pub(crate) fn values(&self, model: &Model, precision: Precision) -> Vec<ParamValue<'_>> {
-        let value = |(i, spec): (usize, &planaria_models::block::ParamSpec)| {
-            if precision == Precision::Bf16 && spec.is_matrix() {
-                ParamValue::Bf16(&self.bf16[i])
-            } else {
-                ParamValue::F32(&self.f32[i])
-            }
+        let value = |(i, spec): (usize, &planaria_models::block::ParamSpec)| match precision {
+            Precision::Bf16 if spec.is_matrix() => ParamValue::Bf16(&self.bf16[i]),
+            Precision::F16 if spec.is_matrix() => ParamValue::F16(&self.f16[i]),
+            _ => ParamValue::F32(&self.f32[i]),
         };
         model.params.iter().enumerate().map(value).collect()
     }

@@ -59,8 +59,9 @@ class WarmupCosineLR(WarmupLR):
 
 
 class OneCycle:
-    def __init__(self, lo, hi, first, second, decay_rate, decay_step):
+    def __init__(self, lo, hi, first, second, decay_rate, decay_step, stairs=(0, 0), mom=None):
         self.lo, self.hi, self.total = lo, hi, first + second
+        self.first, self.second, self.stairs, self.mom = first, second, stairs, mom
         self.step_ratio = first / self.total
         self.decay_rate, self.decay_step = decay_rate, decay_step
         self.it = -1
@@ -71,11 +72,23 @@ class OneCycle:
             batch = self.it + 1
             cycle = math.floor(1 + batch / self.total)
             x = 1.0 + batch / self.total - cycle
-            scale = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
+            up = x <= self.step_ratio
+            scale = x / self.step_ratio if up else (x - 1) / (self.step_ratio - 1)
+            count = self.stairs[0] if up else self.stairs[1]
+            if count > 0:
+                here = batch % self.total
+                if here <= self.first:
+                    position = here * count / self.first
+                else:
+                    position = (self.total - here) * count / self.second
+                scale = math.floor(position) / count
+            if self.mom:
+                lo, hi, _ = self.mom
+                self.beta = hi - (hi - lo) * scale
             return self.lo + (self.hi - self.lo) * scale
-        if self.decay_step == 0:
-            return self.lo
-        interval = (self.it - self.total + 1) / self.decay_step
+        interval = (self.it - self.total + 1) / self.decay_step if self.decay_step else 0.0
+        if self.mom:
+            self.beta = self.mom[1] * (1 + self.mom[2] * interval)
         return self.lo / (1 + self.decay_rate * interval)
 
 
@@ -106,10 +119,24 @@ def cases():
         ours = {"type": "one_cycle", "rates": [1e-4, 1e-2], "steps": [10, 30], "stairs": [0, 0]}
         ours |= {"decay_rate": decay[0], "decay_step": decay[1]}
         yield ours, OneCycle(1e-4, 1e-2, 10, 30, *decay)
+    for steps, stairs in (([10, 30], [5, 3]), ([7, 13], [7, 2])):
+        ours = {"type": "one_cycle", "rates": [1e-4, 1e-2], "steps": steps, "stairs": stairs}
+        ours |= {"decay_rate": 0.1, "decay_step": 4}
+        ours |= {"momentum": {"bounds": [0.8, 0.9], "decay_rate": 0.005}}
+        yield ours, OneCycle(1e-4, 1e-2, *steps, 0.1, 4, stairs, (0.8, 0.9, 0.005))
     for stairs in (False, True):
         ours = {"type": "range_test", "min": 1e-3, "step": 20, "rate": 1.5, "staircase": stairs}
         yield ours, LRRangeTest(1e-3, 20, 1.5, stairs)
 
 
-out = [{"spec": spec, "rates": [s.step() for _ in range(STEPS)]} for spec, s in cases()]
+def rows(spec, schedule):
+    rates, betas = [], []
+    for _ in range(STEPS):
+        rates.append(schedule.step())
+        if getattr(schedule, "mom", None):
+            betas.append(schedule.beta)
+    return {"spec": spec, "rates": rates, "betas": betas}
+
+
+out = [rows(*case) for case in cases()]
 pathlib.Path(__file__).with_name("schedules.json").write_text(json.dumps(out) + "\n")

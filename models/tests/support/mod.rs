@@ -1,6 +1,6 @@
 //! Reads golden files, and runs a model's leaves depth first.
 
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::{Leaf, ParamId};
 use planaria_models::block::{
     Backward, Batch, Forward, LeafShape, LossGrad, LossScale, LossStats, Model, ParamValue, Params,
@@ -199,6 +199,7 @@ impl Run {
 enum Working {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
+    F16(Vec<f16>),
 }
 
 impl Working {
@@ -206,6 +207,7 @@ impl Working {
         match self {
             Working::F32(v) => ParamValue::F32(v),
             Working::Bf16(v) => ParamValue::Bf16(v),
+            Working::F16(v) => ParamValue::F16(v),
         }
     }
 }
@@ -215,12 +217,14 @@ fn batch<'a>(tokens: &'a [u32], labels: &'a [i32]) -> Batch<'a> {
 }
 
 fn working(model: &Model, values: &[Vec<f32>], precision: Precision) -> Vec<Working> {
-    let one = |(spec, v): (&planaria_models::block::ParamSpec, &Vec<f32>)| {
-        if precision == Precision::Bf16 && spec.is_matrix() {
+    let one = |(spec, v): (&planaria_models::block::ParamSpec, &Vec<f32>)| match precision {
+        Precision::Bf16 if spec.is_matrix() => {
             Working::Bf16(v.iter().map(|&x| bf16::from_f32(x)).collect())
-        } else {
-            Working::F32(v.clone())
         }
+        Precision::F16 if spec.is_matrix() => {
+            Working::F16(v.iter().map(|&x| f16::from_f32(x)).collect())
+        }
+        _ => Working::F32(v.clone()),
     };
     model.params.iter().zip(values).map(one).collect()
 }

@@ -151,14 +151,19 @@ impl Conductor {
     }
 }
 
-/// Why a decision stops the run, if it does: skips in a row, with the chunks named.
+/// Why a decision stops the run, if it does: skips in a row, or a loss scale that cannot go lower;
+/// with the chunks named.
 #[must_use]
 pub fn reason_to_stop(decision: &Decision, skips_that_stop: u32) -> Option<String> {
-    (decision.skips >= skips_that_stop).then(|| {
-        let names: Vec<String> = decision.flagged.iter().map(ToString::to_string).collect();
-        let (skips, step) = (decision.skips, decision.step);
-        format!("{skips} steps skipped in a row up to step {step}; chunks {}", names.join(", "))
-    })
+    let names: Vec<String> = decision.flagged.iter().map(ToString::to_string).collect();
+    let (skips, step, names) = (decision.skips, decision.step, names.join(", "));
+    if decision.scale_exhausted {
+        return Some(format!(
+            "gradients are not finite at the smallest loss scale at step {step}; chunks {names}"
+        ));
+    }
+    (skips >= skips_that_stop)
+        .then(|| format!("{skips} steps skipped in a row up to step {step}; chunks {names}"))
 }
 
 /// The line for a skipped step.

@@ -132,7 +132,7 @@ impl Node {
             self.begin_step(Some(&view.lots));
         } else {
             let mine = view.lots.iter().copied().filter(|l| l.node == me);
-            self.sender.install(mine, &view.seats);
+            self.sender.install(mine, &view.seats, &mut self.post);
             if self.sender.needs_values() && self.gather.is_complete() {
                 self.begin_gather();
             }

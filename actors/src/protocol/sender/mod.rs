@@ -97,8 +97,15 @@ impl Sender {
 
     /// Takes its place in a new view of the same step: keeps the lots it still has, takes new
     /// ones, and sends every partial that is not Final again (PROTOCOL.md rule 7). A partial that
-    /// was freed but whose record is lost is computed again.
-    pub fn install(&mut self, lots: impl Iterator<Item = Lot>, seats: &[ChunkSeat]) {
+    /// was freed but whose record is lost is computed again; one whose record is fixed before it was
+    /// asked for never is.
+    pub fn install(
+        &mut self,
+        lots: impl Iterator<Item = Lot>,
+        seats: &[ChunkSeat],
+        post: &mut Post,
+    ) {
+        let step = self.step;
         let mut old = std::mem::take(&mut self.work);
         for lot in lots {
             let kept = old.remove(&lot.id).filter(|w| w.lot == lot);
@@ -107,8 +114,12 @@ impl Sender {
         }
         self.set_owners(seats);
         for work in self.work.values_mut() {
-            for (phase, (chunk, _)) in work.phases.iter_mut().zip(&self.parts) {
+            for (phase, &(chunk, site)) in work.phases.iter_mut().zip(&self.parts) {
                 let fixed = !seats[chunk.index()].fixed_at.is_empty();
+                if fixed && *phase == Phase::Waiting {
+                    let key = PartialKey { step, chunk, site, lot: work.lot.id };
+                    post.emit(Effect::Free { key });
+                }
                 *phase = match *phase {
                     Phase::Sent(_) | Phase::Added(_) if !fixed => Phase::Sent(0),
                     Phase::Final if !fixed => Phase::Waiting,
@@ -138,7 +149,10 @@ impl Sender {
 
     /// Asks for partials while the window has room, and sends what is to be sent.
     pub fn pump(&mut self, scene: Scene<'_>, post: &mut Post) {
-        let (step, window) = (self.step, scene.spec.window());
+        // Several lots run one after the other on one device: the first must not wait for a record
+        // that the second is part of.
+        let window = if self.work.len() > 1 { usize::MAX } else { scene.spec.window() };
+        let step = self.step;
         for work in self.work.values_mut() {
             // Counts what is open before a part: the first that is not Final may always go on, even
             // one whose record was lost and that is computed again behind a full window.

@@ -47,7 +47,7 @@ struct Scratch<'a> {
     dv: &'a mut [f32],
 }
 
-fn scratch_words<T: GemmElement>(isa: Isa, s: AttentionShape) -> usize {
+pub(super) fn scratch_words<T: GemmElement>(isa: Isa, s: AttentionShape) -> usize {
     let (t, e) = (s.length, s.head_dim);
     2 * words::<T>(isa, false, t, e)
         + words::<T>(isa, false, e, t)

@@ -3,6 +3,7 @@
 use super::epilogue::{Add, Out, Place, Store, Tile};
 use super::micro::{GemmElement, TILE_STRIDE, TileSum, kernel, tile_size};
 use super::pack::{CHUNK, Source, pack_panels};
+use super::plan::strip_columns;
 use super::{Dims, Epilogue, MatRef, block_words};
 use crate::compute::Kit;
 use crate::kernels::Isa;
@@ -11,7 +12,7 @@ use crate::simd_kernel;
 use std::ops::Range;
 
 /// Words of packed B that a strip may have: 8 MiB, a quarter of a server's L3.
-const STRIP_WORDS: usize = 2 << 20;
+pub(super) const STRIP_WORDS: usize = 2 << 20;
 
 /// Words of packed A that a task may have: 384 KiB, which leave room for B's panel in L2.
 const A_WORDS: usize = 96 << 10;
@@ -62,7 +63,7 @@ pub fn gemm<T: GemmElement, E: Epilogue>(
         return super::thin::gemm(kit, dims, a, b, epilogue);
     }
     let words = dims.k.div_ceil(T::PER_WORD);
-    let strip = (STRIP_WORDS / words.max(1)).max(8 * width) / width * width;
+    let strip = strip_columns(words, width);
     let mut buffer = kit.packing.shared();
     for first in (0..dims.n).step_by(strip) {
         let columns = (first, strip.min(dims.n - first));
@@ -75,7 +76,7 @@ pub fn gemm<T: GemmElement, E: Epilogue>(
 fn run_strip<T: GemmElement, E: Epilogue>(kit: &Kit, strip: &Strip<'_, T>, epilogue: &E) {
     let (height, width) = tile_size(kit.isa);
     let panels = (strip.dims.m.div_ceil(height), strip.columns.1.div_ceil(width));
-    let split = Split::of::<T>(kit, strip.dims.k, panels);
+    let split = Split::of::<T>((kit.isa, kit.pool.threads()), strip.dims.k, panels);
     kit.packing.reserve(split.a_words + split.sum_words);
     kit.pool.run(split.rows * split.columns, &|task, worker| {
         let part = split.part(task);
@@ -96,10 +97,14 @@ pub(super) struct Split {
 }
 
 impl Split {
-    pub(super) fn of<T: GemmElement>(kit: &Kit, k: usize, panels: (usize, usize)) -> Split {
-        let mut split = Split::by_rows::<T>(kit, k, panels);
-        let wanted =
-            if kit.pool.threads() == 1 { 1 } else { TASKS_PER_THREAD * kit.pool.threads() };
+    /// For an instruction set and so many threads.
+    pub(super) fn of<T: GemmElement>(
+        (isa, threads): (Isa, usize),
+        k: usize,
+        panels: (usize, usize),
+    ) -> Split {
+        let mut split = Split::by_rows::<T>((isa, threads), k, panels);
+        let wanted = if threads == 1 { 1 } else { TASKS_PER_THREAD * threads };
         split.columns = wanted.div_ceil(split.rows).clamp(1, panels.1.max(1));
         split.sum_words = split.sums::<T>(k);
         split
@@ -113,9 +118,12 @@ impl Split {
     }
 
     /// Row blocks alone, as even as can be: each fits L2, and there are as many for every thread.
-    pub(super) fn by_rows<T: GemmElement>(kit: &Kit, k: usize, panels: (usize, usize)) -> Split {
-        let threads = kit.pool.threads();
-        let height = tile_size(kit.isa).0;
+    pub(super) fn by_rows<T: GemmElement>(
+        (isa, threads): (Isa, usize),
+        k: usize,
+        panels: (usize, usize),
+    ) -> Split {
+        let height = tile_size(isa).0;
         let block = block_words(k.div_ceil(T::PER_WORD));
         let fit = (A_WORDS / (block * height)).clamp(1, 16);
         let rows = panels.0.div_ceil(fit).next_multiple_of(threads).clamp(1, panels.0.max(1));

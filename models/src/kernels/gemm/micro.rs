@@ -2,7 +2,7 @@
 
 use crate::kernels::Isa;
 use crate::kernels::simd::{Element, Scalar, Simd};
-use half::bf16;
+use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::simd::{Avx2, Avx512};
@@ -22,7 +22,7 @@ pub(crate) const fn tile_size(isa: Isa) -> (usize, usize) {
 }
 
 /// An element that matrix products take. Panels hold one 32-bit word per step of `k`: an fp32
-/// element, or two bf16.
+/// element, an fp16 element widened to fp32, or two bf16.
 pub trait GemmElement: Element {
     /// Elements in a word.
     const PER_WORD: usize;
@@ -64,6 +64,21 @@ impl GemmElement for bf16 {
     unsafe fn step<S: Simd>(acc: S::V, a: S::V, b: S::V) -> S::V {
         // SAFETY: as the caller promised.
         unsafe { S::dot_bf16(acc, a, b) }
+    }
+}
+
+impl GemmElement for f16 {
+    const PER_WORD: usize = 1;
+
+    #[inline(always)]
+    fn word(first: f16, _: f16) -> f32 {
+        first.to_f32()
+    }
+
+    #[inline(always)]
+    unsafe fn step<S: Simd>(acc: S::V, a: S::V, b: S::V) -> S::V {
+        // SAFETY: as the caller promised.
+        unsafe { S::fma(a, b, acc) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Matrix products `C[m,n] = A[m,k] · B[k,n]` in fp32, or of bf16 with fp32 accumulation.
+//! Matrix products `C[m,n] = A[m,k] · B[k,n]` in fp32, or of bf16 or fp16 with fp32 accumulation.
 //!
 //! ```text
 //! strip of columns: pack B once ─┬─ task: rows x columns
@@ -7,7 +7,7 @@
 //!                                └─     last block: tile -> Epilogue
 //! ```
 //!
-//! `k` is cut into blocks of at most [`K_BLOCK`] words (a word is one fp32, or two bf16), all of one
+//! `k` is cut into blocks of at most [`K_BLOCK`] words (a word is one fp32 or fp16, or two bf16), all of one
 //! length but the last: a function of `k` alone. Within a block every element of C is one chain of
 //! fused multiply-adds from zero, first to last; blocks are added in order. So the bits do not depend
 //! on tile sizes, threads, row splits or (fp32) the ISA. The register tile is 14 x 32 on AVX-512 and
@@ -22,6 +22,7 @@ mod pack;
 mod pack_x86;
 mod packing;
 mod panels;
+mod plan;
 pub(crate) mod serial;
 mod thin;
 
@@ -30,6 +31,7 @@ pub use epilogue::Epilogue;
 pub use micro::{GemmElement, TILE_ROWS, TILE_STRIDE};
 pub use packing::Packing;
 pub use panels::gemm_panels;
+pub use plan::{PackedWords, packed_by_gemm, packed_by_panels};
 
 /// Longest chain of multiply-adds, in words.
 pub const K_BLOCK: usize = 1024;

@@ -1,8 +1,9 @@
-//! Sixteen lanes at a time with AVX-512: transposes, copies and interleaves. Data is only moved, so
-//! the bits are those of the word-by-word packer.
+//! Sixteen lanes at a time with AVX-512: transposes, copies and interleaves. Data is only moved (fp16
+//! widened, which is exact), so the bits are those of the word-by-word packer.
 
 use super::micro::GemmElement;
 use super::pack::Source;
+use crate::kernels::simd::Avx512;
 use std::arch::x86_64::*;
 
 /// Packs as many whole steps of `lanes` lanes (16 or fewer) as it can, and returns how many words that
@@ -50,7 +51,7 @@ const AHEAD: usize = 64;
 /// Lanes are rows of contiguous words: blocks of 16 x 16, a whole cache line of each row at a time,
 /// since rows a multiple of 4 KiB apart share one set of L1.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn transpose<T>(
+unsafe fn transpose<T: GemmElement>(
     rows: &[*const T; 16],
     words: usize,
     (mask, lanes): (u16, u16),
@@ -59,19 +60,32 @@ unsafe fn transpose<T>(
 ) {
     for k in (0..words).step_by(16) {
         let count = (words - k).min(16);
-        let valid = ((1u32 << count) - 1) as u16;
         // SAFETY: `count` words at `k` of each row exist, and the panel takes 16 words at each step.
         unsafe {
             for row in &rows[..] {
-                _mm_prefetch::<_MM_HINT_T0>(row.cast::<f32>().wrapping_add(k + AHEAD).cast());
+                let ahead = row.wrapping_add((k + AHEAD) * T::PER_WORD);
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
             }
-            let load = |i: usize| _mm512_maskz_loadu_ps(valid, rows[i].cast::<f32>().add(k));
+            let load = |i: usize| words_of(rows[i].add(k * T::PER_WORD), count);
             let steps = transpose16(std::array::from_fn(load));
             for (i, &v) in steps.iter().enumerate().take(count) {
                 let to = out.add((k + i) * width);
                 put(to, _mm512_maskz_mov_ps(mask, v), k + i + 1 == words, lanes);
             }
         }
+    }
+}
+
+/// The first `count` words of neighbouring elements, the rest zero.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn words_of<T: GemmElement>(p: *const T, count: usize) -> __m512 {
+    // SAFETY: the elements of `count` words exist.
+    unsafe {
+        if T::PER_WORD == 1 {
+            return T::load_n::<Avx512>(p, count);
+        }
+        _mm512_maskz_loadu_ps(((1u32 << count) - 1) as u16, p.cast())
     }
 }
 
@@ -112,7 +126,7 @@ unsafe fn put(to: *mut f32, v: __m512, last: bool, lanes: u16) {
     unsafe { if last { _mm512_mask_storeu_ps(to, lanes, v) } else { _mm512_storeu_ps(to, v) } }
 }
 
-/// Lanes are neighbouring fp32 elements of a step.
+/// Lanes are neighbouring elements of a step, a word each.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn copy<T: GemmElement>(
     part: &Source<'_, T>,
@@ -125,7 +139,7 @@ unsafe fn copy<T: GemmElement>(
         // SAFETY: the step holds the masked lanes; the panel takes 16 words.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(part.step_start(k + STEPS_AHEAD).cast());
-            let v = _mm512_maskz_loadu_ps(mask, part.step_start(k).cast());
+            let v = T::load_n::<Avx512>(part.step_start(k), mask.count_ones() as usize);
             put(out.add(k * width), v, k + 1 == words, lanes);
         }
     }

@@ -30,7 +30,7 @@ pub fn gemm_panels<T: GemmElement>(
     pack_b(kit, dims, b, columns, packed_b);
     let strip = Strip { isa: kit.isa, dims, columns, a, packed_b };
     let panels = (dims.m.div_ceil(height), dims.n.div_ceil(width));
-    let mut split = Split::by_rows::<T>(kit, dims.k, panels);
+    let mut split = Split::by_rows::<T>((kit.isa, kit.pool.threads()), dims.k, panels);
     let rows = panels.0.div_ceil(split.rows);
     let c_words = rows * height * dims.n;
     let sum_words = split.sums::<T>(dims.k);

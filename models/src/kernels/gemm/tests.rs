@@ -3,7 +3,7 @@ use super::*;
 use crate::compute::Kit;
 use crate::kernels::Isa;
 use crate::kernels::simd::Element;
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::rng::CounterRng;
 
 fn random<T: Element>(seed: u64, len: usize) -> Vec<T> {
@@ -72,19 +72,22 @@ fn check_against_naive<T: GemmElement>() {
 fn products_are_right() {
     check_against_naive::<f32>();
     check_against_naive::<bf16>();
+    check_against_naive::<f16>();
 }
 
-/// The same bits on every ISA, in fp32 and (the hardware's dot product emulated) in bf16; with one,
-/// two and three threads; and for a row computed alone.
+/// The same bits on every ISA, in fp32, in fp16 (widened) and (the hardware's dot product emulated) in
+/// bf16; with one, two and three threads; and for a row computed alone.
 #[test]
 fn bits_do_not_depend_on_isa_threads_or_split() {
     for (m, n, k) in SIZES {
         let dims = Dims { m, n, k };
         let want = product::<f32>(&Kit::new(1, Isa::Scalar), dims, (false, true));
         let want16 = product::<bf16>(&Kit::new(1, Isa::Scalar), dims, (false, true));
+        let want_half = product::<f16>(&Kit::new(1, Isa::Scalar), dims, (false, true));
         for isa in Isa::available() {
             for threads in 1..=3 {
                 let kit = Kit::new(threads, isa);
+                assert_eq!(product::<f16>(&kit, dims, (false, true)), want_half, "{isa} {dims:?}");
                 assert_eq!(product::<f32>(&kit, dims, (false, true)), want, "{isa} {dims:?}");
                 assert_eq!(product::<bf16>(&kit, dims, (false, true)), want16, "{isa} {dims:?}");
             }

@@ -3,7 +3,7 @@
 #![allow(clippy::needless_range_loop, reason = "lane loops read alike on both sides")]
 
 use super::{LANES, Simd};
-use half::bf16;
+use half::{bf16, f16};
 
 /// Portable lanes.
 #[derive(Clone, Copy)]
@@ -69,6 +69,22 @@ impl Simd for Scalar {
     #[inline(always)]
     unsafe fn store_bf16_n(p: *mut bf16, v: V, n: usize) {
         (0..n).for_each(|i| unsafe { p.add(i).write(bf16::from_f32(v[i])) });
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> V {
+        std::array::from_fn(|i| unsafe { p.add(i).read() }.to_f32())
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: V) {
+        (0..LANES).for_each(|i| unsafe { p.add(i).write(f16::from_f32(v[i])) });
+    }
+    #[inline(always)]
+    unsafe fn load_f16_n(p: *const f16, n: usize) -> V {
+        std::array::from_fn(|i| if i < n { unsafe { p.add(i).read() }.to_f32() } else { 0.0 })
+    }
+    #[inline(always)]
+    unsafe fn store_f16_n(p: *mut f16, v: V, n: usize) {
+        (0..n).for_each(|i| unsafe { p.add(i).write(f16::from_f32(v[i])) });
     }
     #[inline(always)]
     unsafe fn add(a: V, b: V) -> V {

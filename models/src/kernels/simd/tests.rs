@@ -3,11 +3,11 @@
 use super::{LANES, Simd};
 use crate::kernels::Isa;
 use crate::simd_kernel;
-use half::bf16;
+use half::{bf16, f16};
 use planaria_base::rng::CounterRng;
 
 /// Results that [`operations`] writes for one triple of vectors.
-const RESULTS: usize = 19;
+const RESULTS: usize = 21;
 
 #[inline(always)]
 unsafe fn operations<S: Simd>(a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) {
@@ -45,6 +45,11 @@ unsafe fn operations<S: Simd>(a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) 
         S::store(rest.as_mut_ptr().add(2 * LANES), S::load_bf16_n(halves.as_ptr(), n));
         S::store_bf16_n(halves.as_mut_ptr(), y, n);
         S::store(rest.as_mut_ptr().add(3 * LANES), S::load_bf16(halves.as_ptr()));
+        let mut halves = [f16::ONE; LANES];
+        S::store_f16(halves.as_mut_ptr(), x);
+        S::store(rest.as_mut_ptr().add(4 * LANES), S::load_f16_n(halves.as_ptr(), n));
+        S::store_f16_n(halves.as_mut_ptr(), y, n);
+        S::store(rest.as_mut_ptr().add(5 * LANES), S::load_f16(halves.as_ptr()));
     }
 }
 simd_kernel!(fn run(a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) = operations);

@@ -5,7 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "one promise for all, above")]
 
 use super::{LANES, Simd};
-use half::bf16;
+use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 /// One 512-bit register.
@@ -77,6 +77,22 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn store_bf16_n(p: *mut bf16, v: __m512, n: usize) {
         unsafe { _mm256_mask_storeu_epi16(p.cast(), mask(n), narrow(v)) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: __m512) {
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16_n(p: *const f16, n: usize) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(n), p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16_n(p: *mut f16, v: __m512, n: usize) {
+        unsafe { _mm256_mask_storeu_epi16(p.cast(), mask(n), _mm512_cvtps_ph::<NEAREST>(v)) }
     }
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {
@@ -290,6 +306,36 @@ impl Simd for Avx2 {
         let mut lanes = [bf16::ZERO; LANES];
         unsafe {
             Self::store_bf16(lanes.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Pair {
+        unsafe {
+            let lo = _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));
+            [lo, _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast()))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: Pair) {
+        unsafe {
+            _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[0]));
+            _mm_storeu_si128(p.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[1]));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16_n(p: *const f16, n: usize) -> Pair {
+        let mut lanes = [f16::ZERO; LANES];
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            Self::load_f16(lanes.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16_n(p: *mut f16, v: Pair, n: usize) {
+        let mut lanes = [f16::ZERO; LANES];
+        unsafe {
+            Self::store_f16(lanes.as_mut_ptr(), v);
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
         }
     }
