@@ -31,12 +31,10 @@ fn not_built(what: &str) -> anyhow::Error {
 pub(crate) fn model_spec(shape: &ModelShape, vocab: usize) -> anyhow::Result<ModelSpec> {
     let family = match shape.family {
         PlanFamily::Gpt2 => Family::Gpt2,
-        PlanFamily::Llama => Family::Llama,
-        other => return Err(not_built(&format!("planaria.model.family {other:?}"))),
+        PlanFamily::Llama | PlanFamily::Mistral | PlanFamily::Qwen2 | PlanFamily::Qwen3 => {
+            Family::Llama
+        }
     };
-    if shape.window.is_some() {
-        return Err(not_built("planaria.model.window"));
-    }
     if shape.dropout != 0.0 {
         return Err(not_built("planaria.model.dropout above 0"));
     }
@@ -55,7 +53,11 @@ pub(crate) fn model_spec(shape: &ModelShape, vocab: usize) -> anyhow::Result<Mod
     spec.norm_eps = shape.norm_eps as f32;
     spec.init_std = shape.init_std as f32;
     if family == Family::Llama {
-        (spec.attention_bias, spec.mlp_bias) = (shape.bias, shape.bias);
+        spec.attention_bias = shape.bias;
+        spec.mlp_bias = shape.bias && shape.family == PlanFamily::Llama;
+        spec.bias_qkv_only = shape.bias && shape.family == PlanFamily::Qwen2;
+        spec.qk_norm = shape.family == PlanFamily::Qwen3;
+        spec.window = shape.window.map(|w| w as usize);
     }
     if let Some(rope) = shape.rope {
         spec.rope_theta = rope.theta;

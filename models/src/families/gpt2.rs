@@ -1,7 +1,6 @@
 //! GPT-2 (Radford et al. 2019): pre-norm LayerNorm, fused q/k/v, learned positions, GELU.
 
 use super::embed::Embed;
-use super::head::Head;
 use super::{Builder, ModelSpec};
 use crate::block::{
     Backward, Block, BlockPlan, Decode, Forward, GradSink, Init, LeafShape, Model, Precision,
@@ -15,7 +14,7 @@ use crate::kernels::gemm::GemmElement;
 use crate::kernels::norm::Norm;
 use crate::ops::{Layout, Linear, NormLayer, in_dtype, in_dtype_bytes};
 use half::bf16;
-use planaria_base::{ParamId, Site};
+use planaria_base::ParamId;
 
 /// One transformer block.
 struct Layer {
@@ -42,15 +41,7 @@ pub(super) fn build(spec: &ModelSpec) -> Model {
         blocks.push(Box::new(layer(spec, i, &mut b)));
     }
     let norm = norm_layer(&mut b, "transformer.ln_f", spec);
-    let (weights, site) = if spec.tied {
-        b.params[wte.index()].sites = 2;
-        (wte, Site(1))
-    } else {
-        (b.add("lm_head.weight".to_owned(), &[spec.vocab, d], normal), Site(0))
-    };
-    let head = Box::new(Head::new(norm, weights, site, spec.vocab));
-    let (width, vocab, max_length) = (d, spec.vocab, spec.max_length);
-    Model { params: b.params, blocks, head, width, vocab, max_length }
+    b.finish(spec, blocks, wte, norm)
 }
 
 fn norm_layer(b: &mut Builder, name: &str, spec: &ModelSpec) -> NormLayer {
@@ -83,6 +74,7 @@ fn layer(spec: &ModelSpec, i: usize, b: &mut Builder) -> Layer {
         kv_heads: spec.heads,
         head_dim: spec.head_dim,
         scale: 1.0 / (spec.head_dim as f32).sqrt(),
+        window: None,
     };
     let params = b.params[first..].iter().map(|p| p.id).collect();
     let (name, gelu) = (format!("h.{i}"), spec.gelu);

@@ -8,8 +8,10 @@ pub mod spec;
 
 pub use spec::{Family, ModelSpec};
 
-use crate::block::{Batch, Init, Model, ParamSpec};
-use planaria_base::ParamId;
+use crate::block::{Batch, Block, Init, Model, ParamSpec};
+use crate::ops::NormLayer;
+use head::Head;
+use planaria_base::{ParamId, Site};
 
 /// Collects a model's parameters while its blocks are built.
 #[derive(Default)]
@@ -22,6 +24,26 @@ impl Builder {
         let id = ParamId(self.params.len() as u32);
         self.params.push(ParamSpec { id, name, shape: shape.to_vec(), init, sites: 1 });
         id
+    }
+
+    /// The model, its head over the embedding's matrix or over one of its own.
+    fn finish(
+        mut self,
+        spec: &ModelSpec,
+        blocks: Vec<Box<dyn Block>>,
+        embedding: ParamId,
+        norm: NormLayer,
+    ) -> Model {
+        let (weights, site) = if spec.tied {
+            self.params[embedding.index()].sites = 2;
+            (embedding, Site(1))
+        } else {
+            let init = Init::Normal { std: spec.init_std };
+            (self.add("lm_head.weight".to_owned(), &[spec.vocab, spec.width], init), Site(0))
+        };
+        let head = Box::new(Head::new(norm, weights, site, spec.vocab));
+        let (width, vocab, max_length) = (spec.width, spec.vocab, spec.max_length);
+        Model { params: self.params, blocks, head, width, vocab, max_length }
     }
 }
 

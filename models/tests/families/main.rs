@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod folder;
+mod further;
 mod gradients;
 mod invariance;
 mod support;

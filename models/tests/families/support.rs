@@ -42,6 +42,14 @@ impl Tensors {
     }
 }
 
+impl Tensors {
+    pub(crate) fn f32(&self, name: &str) -> Vec<f32> {
+        let (dtype, _, bytes) = &self.0[name];
+        assert_eq!(*dtype, DType::F32, "{name}");
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    }
+}
+
 impl TensorSource for Tensors {
     fn names(&self) -> Vec<&str> {
         self.0.keys().map(String::as_str).collect()
