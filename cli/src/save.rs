@@ -2,6 +2,7 @@
 
 use planaria_actors::trainer::Trainer;
 use planaria_base::DType;
+use planaria_models::generate::chat::ChatTemplate;
 use planaria_models::tokenizers::TokenizerSpec;
 use planaria_storage::checkpoint::{Checkpoints, SaveRequest};
 use planaria_storage::safetensors::TensorInfo;
@@ -16,9 +17,10 @@ pub(crate) fn save(
     trainer: &Trainer,
     to: &Checkpoints,
     tokenizer: Option<TokenizerSpec>,
+    chat: Option<&ChatTemplate>,
 ) -> anyhow::Result<PathBuf> {
     let (to, spec) = (to.clone(), serde_json::to_value(trainer.spec())?);
-    let (run, extra) = (trainer.spec().run_id(), json!({ "tokenizer": tokenizer }));
+    let (run, extra) = (trainer.spec().run_id(), json!({ "tokenizer": tokenizer, "chat": chat }));
     let saved = trainer.call(move |device| {
         let (step, updates) = device.state();
         let info = |t: planaria_actors::device::TensorExport| TensorInfo {

@@ -120,3 +120,52 @@ fn bad_input_is_told_apart() {
         assert!(!stderr.contains("panicked"), "{stderr}");
     }
 }
+
+/// A folder without a tokenizer.
+const BARE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/llama_tied");
+
+/// A GGUF file is inspected, generates as the folder made of it does, is fine-tuned, and the run's
+/// folder chats with the template that came along.
+#[test]
+fn a_gguf_file_is_a_model_like_any_other() {
+    let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/gguf/mistral.gguf");
+    let seen = json(&planaria(&["inspect", gguf, "--json"]));
+    assert_eq!(
+        (&seen["elements"], &seen["metadata"]["tokenizer.ggml.pre"]),
+        (&5200.into(), &"smollm".into())
+    );
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("exported").display().to_string();
+    assert!(planaria(&["export", gguf, &out]).status.success());
+    let words = |model: &str| {
+        let greedy = ["--prompt", "abc", "--temperature", "0", "--tokens", "8", "--json"];
+        json(&planaria(&[&["generate", "--model", model][..], &greedy].concat()))
+    };
+    assert_eq!(words(gguf), words(&out));
+    let run = dir.path().join("run").display().to_string();
+    let text = dir.path().join("text.txt");
+    std::fs::write(&text, "the worm is cut and grows again ".repeat(200)).expect("written");
+    let config = CONFIG
+        .replace(
+            r#""family": "gpt2", "layers": 2, "width": 32, "heads": 2, "max_length": 32"#,
+            &format!(r#""init_from": "{gguf}""#),
+        )
+        .replace(r#""tokenizer": "byte""#, r#""sequence_length": 12"#)
+        .replace("TEXT", &text.display().to_string())
+        .replace("DIR", &run);
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, config).expect("written");
+    let trained = json(&planaria(&["train", &path.display().to_string(), "--json"]));
+    assert!(trained["val_loss"].as_f64().is_some_and(|l| l < 3.6), "{trained}");
+    let chat = |model: &str| {
+        let args =
+            ["chat", model, "--prompt", "hi", "--temperature", "0", "--tokens", "4", "--json"];
+        json(&planaria(&args))
+    };
+    let (before, after, folder) = (chat(gguf), chat(&run), chat(&out));
+    assert_eq!(before, folder);
+    assert_eq!(before["prompt_ids"], after["prompt_ids"]);
+    assert_ne!(before["ids"], after["ids"]);
+    let none = planaria(&["chat", BARE, "--prompt", "hi"]);
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
+}

@@ -18,6 +18,7 @@ pub mod compute;
 pub mod exact_sum;
 pub mod families;
 pub mod generate;
+pub mod gguf;
 pub mod gradcheck;
 pub mod gradients;
 pub mod hf;

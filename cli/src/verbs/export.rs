@@ -1,12 +1,13 @@
-//! `planaria export`: a checkpoint as a Hugging Face folder.
+//! `planaria export`: a model as a Hugging Face folder.
 
-use crate::folder;
+use crate::folder::{self, ModelFolder};
 use crate::output::{self, Done, Usage};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use planaria_base::DType;
 use planaria_models::hf;
 use planaria_models::tokenizers::TokenizerSpec;
+use planaria_storage::atomic::write_file;
 use planaria_storage::safetensors::{self, TensorInfo};
 use serde_json::json;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
     after_help = "Example:\n  planaria export runs/quickstart exported\n  python -c \"import transformers; transformers.AutoModelForCausalLM.from_pretrained('exported')\""
 )]
 pub(crate) struct Export {
-    /// A checkpoint, a run's folder, or a Hugging Face folder
+    /// A checkpoint, a run's folder, a Hugging Face folder, or a GGUF file
     model: PathBuf,
     /// The folder to make
     out: PathBuf,
@@ -75,14 +76,10 @@ impl Export {
                 unfit.join(", ")
             );
         }
-        let config = serde_json::to_vec_pretty(&hf::write_config(&folder.spec, dtype))?;
-        planaria_storage::atomic::write_file(&self.out.join("config.json"), &config)?;
-        if let Some(TokenizerSpec::HuggingFace { json }) = folder.tokenizer.map(|t| t.spec()) {
-            planaria_storage::atomic::write_file(
-                &self.out.join("tokenizer.json"),
-                json.as_bytes(),
-            )?;
-        }
+        let ids = folder.special_ids();
+        let config = hf::export(&folder.spec, &model, dtype, ids).config;
+        write_file(&self.out.join("config.json"), config.as_bytes())?;
+        self.words(&folder)?;
         if self.json {
             let path = self.out.display().to_string();
             output::json(&json!({ "path": path, "tensors": tensors.len(), "bytes": bytes }));
@@ -94,5 +91,29 @@ impl Export {
             ));
         }
         Ok(Done::All)
+    }
+
+    /// The tokenizer, and how the model chats.
+    fn words(&self, folder: &ModelFolder) -> anyhow::Result<()> {
+        let Some(TokenizerSpec::HuggingFace { json }) = folder.tokenizer.as_ref().map(|t| t.spec())
+        else {
+            return Ok(());
+        };
+        write_file(&self.out.join("tokenizer.json"), json.as_bytes())?;
+        let mut config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": folder.spec.max_length,
+            "clean_up_tokenization_spaces": false,
+        });
+        if let Some(chat) = &folder.chat {
+            config["chat_template"] = chat.template.clone().into();
+            for (key, token) in [("bos_token", &chat.bos_token), ("eos_token", &chat.eos_token)] {
+                if !token.is_empty() {
+                    config[key] = token.clone().into();
+                }
+            }
+        }
+        write_file(&self.out.join("tokenizer_config.json"), format!("{config:#}\n").as_bytes())?;
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! One file a verb.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod config;
 pub(crate) mod export;
 pub(crate) mod generate;

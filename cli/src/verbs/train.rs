@@ -97,6 +97,8 @@ struct Session {
 
 /// What of the data is needed once training has begun.
 struct DataLeft {
+    /// The chat template of the model that the run started from.
+    chat: Option<planaria_models::generate::chat::ChatTemplate>,
     tokenizer: Option<planaria_models::tokenizers::Tokenizer>,
     validation: Option<std::sync::Arc<dyn planaria_actors::data::LeafSource>>,
 }
@@ -118,7 +120,9 @@ impl Session {
     fn prepare(plan: RunPlan, resume: bool, json: bool) -> anyhow::Result<Session> {
         let dir = PathBuf::from(&plan.run.dir);
         let folder = model_folder(&plan)?;
-        let data = data::prepare(&plan.data, &dir, folder.as_ref().map(|f| f.path.as_path()))?;
+        let from = folder.as_ref().map(|f| f.tokenizer_folder(&dir)).transpose()?;
+        let data = data::prepare(&plan.data, &dir, from.as_deref())?;
+        let chat = folder.as_ref().and_then(|f| f.chat.clone());
         let model = match (&plan.model, &folder) {
             (ModelPlan::Fresh(shape), _) => plan::model_spec(shape, data.vocab)?,
             (_, Some(folder)) => folder.spec.clone(),
@@ -146,7 +150,7 @@ impl Session {
         let recorder = Recorder::create(metrics, board.as_deref()).context("records")?;
         let progress = Progress::new(plan.run.steps, done, plan.steps_per_print, json);
         interrupt::watch()?;
-        let data = DataLeft { tokenizer, validation };
+        let data = DataLeft { chat, tokenizer, validation };
         let (last, validation, rates) = (None, None, Vec::new());
         Ok(Session {
             plan,
@@ -166,6 +170,10 @@ impl Session {
     }
 
     fn train(&mut self) -> anyhow::Result<Done> {
+        // What a fine-tuned model is to be compared with.
+        if self.spec.init_from.is_some() && self.trainer.state().0.0 == 0 {
+            self.evaluate()?;
+        }
         while self.trainer.state().0.0 < self.plan.run.steps {
             let start = Instant::now();
             let outcome = self.trainer.step()?;
@@ -254,7 +262,8 @@ impl Session {
 
     fn save(&mut self) -> anyhow::Result<()> {
         let tokenizer = self.data.tokenizer.as_ref().map(|t| t.spec());
-        let path = save::save(&self.trainer, &self.checkpoints, tokenizer)?;
+        let chat = self.data.chat.as_ref();
+        let path = save::save(&self.trainer, &self.checkpoints, tokenizer, chat)?;
         self.checkpoints.retain(self.plan.run.keep_last, self.plan.run.keep_every)?;
         self.saved = Some(path);
         Ok(())

@@ -5,6 +5,7 @@ use crate::support::{Case, Mode, Tensors, golden, run};
 use planaria_base::DType;
 use planaria_models::families::ModelSpec;
 use planaria_models::generate::Decoder;
+use planaria_models::gguf::{self, Gguf};
 use planaria_models::hf::{HfConfig, read_config, write_config};
 use planaria_models::kernels::Isa;
 use serde_json::{Value, json};
@@ -110,4 +111,18 @@ fn what_differs_is_obeyed_or_refused() {
     assert!(short.unwrap_err().contains("no_rope_layers"));
     let none = ModelSpec { qk_norm: true, bias_qkv_only: true, ..parse("qwen2", &[]).unwrap() };
     assert!(none.check().unwrap_err().contains("qwen3"));
+}
+
+/// A Mistral as llama.cpp's converter writes it (see `golden/make_gguf.py`) is the same model.
+#[test]
+fn the_same_model_comes_out_of_gguf() {
+    let bytes = std::fs::read(golden("gguf").join("mistral.gguf")).unwrap();
+    let file = Gguf::parse(&bytes).unwrap();
+    let import = gguf::import(&file).unwrap();
+    let case = Case::open("mistral");
+    assert_eq!(import.spec, case.spec);
+    assert!(import.notes.is_empty(), "{:?}", import.notes);
+    for (param, value) in import.model.params.iter().zip(import.values()) {
+        assert_eq!(value, case.weights.f32[param.id.index()], "{}", param.name);
+    }
 }
