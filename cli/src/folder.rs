@@ -55,7 +55,7 @@ pub(crate) fn is_gguf(path: &Path) -> bool {
 /// Says what is missing or wrong.
 pub(crate) fn open(path: &Path) -> anyhow::Result<ModelFolder> {
     let path = &resolve(path)?;
-    if path.is_file() {
+    if is_gguf(path) || path.extension().is_some_and(|e| e == "gguf") {
         open_gguf(path)
     } else if path.join(MANIFEST).is_file() {
         open_checkpoint(path)
@@ -63,7 +63,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<ModelFolder> {
         open_hugging_face(path)
     } else {
         bail!(
-            "{} is no checkpoint ({MANIFEST}), Hugging Face folder (config.json) or GGUF file",
+            "{} is neither a checkpoint ({MANIFEST}), a Hugging Face folder (config.json) nor a GGUF file",
             path.display()
         )
     }

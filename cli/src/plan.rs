@@ -10,13 +10,14 @@ use planaria_base::Digest;
 use planaria_base::limits::CHUNK_ELEMENTS;
 use planaria_config::RunPlan;
 use planaria_config::plan::{
-    Family as PlanFamily, Isa as PlanIsa, ModelShape, OptimizerPlan, Precision as PlanPrecision,
-    RopeScaling as PlanScaling, SchedulePlan, WarmupShape,
+    Family as PlanFamily, Isa as PlanIsa, LoraPlan, ModelShape, OptimizerPlan,
+    Precision as PlanPrecision, RopeScaling as PlanScaling, SchedulePlan, WarmupShape,
 };
 use planaria_models::block::Precision;
 use planaria_models::families::{Family, ModelSpec};
 use planaria_models::kernels::Isa;
 use planaria_models::kernels::rope::RopeScaling;
+use planaria_models::lora::LoraSpec;
 use planaria_models::optimizers::{Adam, OptimizerSpec, Sgd};
 use planaria_models::schedules::{ScheduleSpec, Warmup};
 
@@ -65,6 +66,15 @@ pub(crate) fn model_spec(shape: &ModelShape, vocab: usize) -> anyhow::Result<Mod
     }
     spec.check().map_err(Usage)?;
     Ok(spec)
+}
+
+/// Adapters, with the family's usual layers where none are named.
+pub(crate) fn lora(plan: &LoraPlan, family: Family) -> LoraSpec {
+    let targets = match &plan.targets[..] {
+        [] => LoraSpec::default_targets(family),
+        named => named.to_vec(),
+    };
+    LoraSpec { rank: plan.rank as usize, alpha: plan.alpha, targets }
 }
 
 fn rope_scaling(scaling: PlanScaling) -> RopeScaling {

@@ -169,3 +169,53 @@ fn a_gguf_file_is_a_model_like_any_other() {
     let none = planaria(&["chat", BARE, "--prompt", "hi"]);
     assert_eq!(none.status.code(), Some(2), "{none:?}");
 }
+
+/// Adapters alone are trained, from one hash to the same through a resume; the run generates as the
+/// merged model does; PEFT's files hold the adapters and nothing else.
+#[test]
+fn adapters_are_trained_saved_and_merged() {
+    let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/gguf/mistral.gguf");
+    let dir = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(at("text.txt"), "the worm is cut and grows again ".repeat(200))
+        .expect("written");
+    let train = |run: &str, more: &[&str]| {
+        let config = CONFIG
+            .replace(
+                r#""family": "gpt2", "layers": 2, "width": 32, "heads": 2, "max_length": 32"#,
+                &format!(r#""init_from": "{gguf}""#),
+            )
+            .replace(r#""tokenizer": "byte""#, r#""sequence_length": 12"#)
+            .replace(
+                r#""run":"#,
+                r#""lora": { "r": 2, "targets": ["q_proj", "down_proj"] }, "run":"#,
+            )
+            .replace("TEXT", &at("text.txt"))
+            .replace("DIR", &at(run))
+            .replace("1e-3", "1e-2");
+        let path = at(&format!("{run}.json"));
+        std::fs::write(&path, config).expect("written");
+        json(&planaria(&[&["train", &path, "--json"][..], more].concat()))
+    };
+    let whole = train("whole", &[]);
+    assert!(whole["val_loss"].as_f64().is_some_and(|l| l < 4.0), "{whole}");
+    train("halves", &["--steps", "10"]);
+    assert_eq!(train("halves", &["--resume"])["state_hash"], whole["state_hash"]);
+    let run = at("whole");
+    assert!(planaria(&["export", &run, &at("merged"), "--merge"]).status.success());
+    let words = |model: &str| {
+        let greedy = ["--prompt", "the", "--temperature", "0", "--tokens", "8", "--json"];
+        json(&planaria(&[&["generate", model][..], &greedy].concat()))["ids"].clone()
+    };
+    assert_eq!(words(&run), words(&at("merged")));
+    assert_ne!(words(&run), words(gguf));
+    assert_eq!(json(&planaria(&["export", &run, &at("adapter"), "--json"]))["tensors"], 8);
+    let text = std::fs::read(dir.path().join("adapter/adapter_config.json")).expect("a file");
+    let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&2.into(), &4.0.into()));
+    let file = at("adapter/adapter_model.safetensors");
+    let seen = json(&planaria(&["inspect", &file, "--json"]));
+    let first = &seen["tensors"][0]["name"];
+    assert_eq!(first, "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight");
+    assert_eq!(planaria(&["export", gguf, &at("no"), "--merge"]).status.code(), Some(2));
+}

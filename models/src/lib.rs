@@ -24,6 +24,7 @@ pub mod gradients;
 pub mod hf;
 pub mod kernels;
 pub mod leaf;
+pub mod lora;
 pub mod loss_scale;
 pub mod ops;
 pub mod optimizers;

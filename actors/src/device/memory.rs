@@ -34,7 +34,7 @@ impl ParamsMemory {
         let one = |spec: &ParamSpec| ParamMemory {
             master: Buffer::zeroed(spec.elements()),
             working: has_working(spec, precision).then(|| Buffer::zeroed(spec.elements())),
-            states: (0..states).map(|_| Buffer::zeroed(spec.elements())).collect(),
+            states: (0..states_of(spec, states)).map(|_| Buffer::zeroed(spec.elements())).collect(),
         };
         ParamsMemory { params: specs.iter().map(one).collect() }
     }
@@ -42,7 +42,7 @@ impl ParamsMemory {
     /// Bytes that [`ParamsMemory::new`] allocates, exactly.
     pub(super) fn bytes(specs: &[ParamSpec], precision: Precision, states: usize) -> usize {
         let one = |spec: &ParamSpec| {
-            let fp32 = Buffer::<f32>::bytes_for(spec.elements()) * (1 + states);
+            let fp32 = Buffer::<f32>::bytes_for(spec.elements()) * (1 + states_of(spec, states));
             let working = Buffer::<bf16>::bytes_for(spec.elements());
             fp32 + if has_working(spec, precision) { working } else { 0 }
         };
@@ -88,6 +88,11 @@ impl ParamTable for ParamsMemory {
             None => ParamValue::F32(&param.master),
         }
     }
+}
+
+/// A parameter that stays as it is has no states.
+fn states_of(spec: &ParamSpec, states: usize) -> usize {
+    if spec.frozen { 0 } else { states }
 }
 
 fn has_working(spec: &ParamSpec, precision: Precision) -> bool {

@@ -12,7 +12,7 @@ use crate::step::decision::Decision;
 use crate::step::schedule::Order;
 use planaria_base::rng::CounterRng;
 use planaria_base::tensor_source::TensorSource;
-use planaria_base::{ChunkId, DType, Digest, Span, Step};
+use planaria_base::{ChunkId, DType, Digest, ParamId, Span, Step};
 use planaria_models::block::{Init, LeafShape, LossScale, Model, ParamSpec};
 use planaria_models::buffer::Buffer;
 use planaria_models::compute::Compute;
@@ -219,6 +219,7 @@ impl Device {
         let names = self.optimizer.state_names();
         let one = |p: &ParamSpec| {
             let masters = std::iter::once(p.name.clone());
+            let names = if p.frozen { &[][..] } else { names };
             let all = masters.chain(names.iter().map(|n| format!("{}.{n}", p.name)));
             all.map(|name| TensorExport { name, shape: p.shape.clone() }).collect::<Vec<_>>()
         };
@@ -228,12 +229,15 @@ impl Device {
     /// The values of tensor `index` of [`Device::tensors`].
     #[must_use]
     pub fn tensor(&self, index: usize) -> &[f32] {
-        let per_param = 1 + self.optimizer.state_names().len();
-        let param = self.params.param(self.model.params[index / per_param].id);
-        match index % per_param {
-            0 => &param.master,
-            state => &param.states[state - 1],
-        }
+        let (id, part) = self.parts()[index];
+        let param = self.params.param(id);
+        if part == 0 { &param.master } else { &param.states[part - 1] }
+    }
+
+    /// Parameter and part (0 the master, then its states) of each tensor of [`Device::tensors`].
+    fn parts(&self) -> Vec<(ParamId, usize)> {
+        let parts = |id| (0..=self.params.param(id).states.len()).map(move |part| (id, part));
+        self.model.params.iter().flat_map(|p| parts(p.id)).collect()
     }
 
     /// Takes the state after `step` from named fp32 tensors.
@@ -247,14 +251,9 @@ impl Device {
         step: Step,
         updates: u64,
     ) -> Result<(), String> {
-        let per_param = 1 + self.optimizer.state_names().len();
-        for (index, export) in self.tensors().into_iter().enumerate() {
-            let id = self.model.params[index / per_param].id;
+        for (export, (id, part)) in self.tensors().into_iter().zip(self.parts()) {
             let param = self.params.param_mut(id);
-            let to: &mut [f32] = match index % per_param {
-                0 => &mut param.master,
-                state => &mut param.states[state - 1],
-            };
+            let to = if part == 0 { &mut param.master } else { &mut param.states[part - 1] };
             copy_tensor(source, &export, to)?;
         }
         self.params.refresh_working();

@@ -21,7 +21,9 @@ use planaria_base::units::format_bytes;
 use planaria_config::plan::ModelPlan;
 use planaria_config::{Options, RunPlan};
 use planaria_models::compute::Kit;
+use planaria_models::families::ModelSpec;
 use planaria_models::generate::Sampling;
+use planaria_models::lora::{self, LoraSpec};
 use planaria_storage::checkpoint::Checkpoints;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -105,9 +107,19 @@ struct DataLeft {
 
 fn model_folder(plan: &RunPlan) -> anyhow::Result<Option<ModelFolder>> {
     let ModelPlan::InitFrom { folder } = &plan.model else { return Ok(None) };
-    let folder = folder::open(Path::new(folder))?;
+    let mut folder = folder::open(Path::new(folder))?;
+    (folder.spec, folder.weights) = lora::merge(&folder.spec, std::mem::take(&mut folder.weights));
     folder.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     Ok(Some(folder))
+}
+
+/// Adds adapters to the model of a folder.
+fn adapt(folder: &mut ModelFolder, lora: LoraSpec, plan: &RunPlan) -> anyhow::Result<ModelSpec> {
+    folder.spec.lora = Some(lora);
+    folder.spec.check().map_err(|reason| Usage(format!("planaria.lora: {reason}")))?;
+    let weights = std::mem::take(&mut folder.weights);
+    folder.weights = lora::adopt(&folder.spec, weights, plan.run.seed);
+    Ok(folder.spec.clone())
 }
 
 fn say(json: bool, line: &str) {
@@ -119,7 +131,7 @@ fn say(json: bool, line: &str) {
 impl Session {
     fn prepare(plan: RunPlan, resume: bool, json: bool) -> anyhow::Result<Session> {
         let dir = PathBuf::from(&plan.run.dir);
-        let folder = model_folder(&plan)?;
+        let mut folder = model_folder(&plan)?;
         let from = folder.as_ref().map(|f| f.tokenizer_folder(&dir)).transpose()?;
         let data = data::prepare(&plan.data, &dir, from.as_deref())?;
         let chat = folder.as_ref().and_then(|f| f.chat.clone());
@@ -130,6 +142,10 @@ impl Session {
         };
         check_vocab(&data, model.vocab)?;
         let init = folder.as_ref().map(ModelFolder::digest);
+        let model = match (&plan.lora, &mut folder) {
+            (Some(lora), Some(folder)) => adapt(folder, plan::lora(lora, model.family), &plan)?,
+            _ => model,
+        };
         let spec = plan::run_spec(&plan, model, (data.digest, init))?;
         let setup = plan::setup(&plan)?;
         let memory = MemoryPlan::of(&spec, &spec.model.build(), &setup);
@@ -353,6 +369,11 @@ fn check_memory(plan: &RunPlan, memory: &MemoryPlan) -> anyhow::Result<()> {
 fn introduce(spec: &RunSpec, data: &Data, memory: &MemoryPlan, json: bool) {
     let model = spec.model.build();
     let params: usize = model.params.iter().map(|p| p.elements()).sum();
+    let trained = model.params.iter().filter(|p| !p.frozen).map(|p| p.elements()).sum::<usize>();
+    if trained < params {
+        let (trained, share) = (trained as f64 / 1e6, 100.0 * trained as f64 / params as f64);
+        say(json, &format!("lora   {trained:.2} M parameters are trained, {share:.2} %"));
+    }
     say(json, &format!("data   {}", data.note));
     say(
         json,

@@ -72,7 +72,8 @@ fn layer(spec: &ModelSpec, i: usize, rope: &Arc<RopeTable>, b: &mut Builder) -> 
         } else {
             None
         };
-        Linear { w, b: bias, inputs, outputs, layout: Layout::OutIn }
+        let lora = b.lora(spec, &format!("{at}.{name}"), (inputs, outputs));
+        Linear { w, b: bias, inputs, outputs, layout: Layout::OutIn, lora }
     };
     let bias = spec.attention_bias;
     let qkv = [("q", q), ("k", kv), ("v", kv)]
@@ -184,7 +185,9 @@ impl Layer {
             + slot_bytes::<A>(n * self.row())
             + unproject.unwrap_or(0).max(self.out.scratch_bytes(n)).max(self.heads_scratch::<A>(n));
         let inner = mlp.max(attention).max(self.norm1.scratch_bytes(n));
-        (h + slot_bytes::<f32>(n * d) + inner).max(h + act.max(self.heads_scratch::<A>(n)))
+        let lora = self.linears().map(|l| l.lora_bytes::<A>(n)).into_iter().max().unwrap_or(0);
+        let forward = h + act.max(self.heads_scratch::<A>(n));
+        (h + slot_bytes::<f32>(n * d) + inner).max(forward) + lora
     }
 
     fn rotate<A: GemmElement>(&self, kit: &Kit, at: (usize, usize), qkv: &mut [A], inverse: bool) {
@@ -194,9 +197,15 @@ impl Layer {
         rope(kit, at, qkv, table, inverse);
     }
 
-    fn project<A: GemmElement>(&self, kit: &Kit, p: Params<'_>, h: &[A], qkv: &mut [A]) {
+    fn project<A: GemmElement>(
+        &self,
+        kit: &Kit,
+        p: Params<'_>,
+        (h, qkv): (&[A], &mut [A]),
+        arena: &mut Arena<'_>,
+    ) {
         for (linear, column) in self.qkv.iter().zip(self.columns()) {
-            linear.forward(kit, p, h, (&mut qkv[column..], self.row()));
+            linear.forward(kit, p, h, (&mut qkv[column..], self.row()), arena);
         }
     }
 
@@ -207,18 +216,18 @@ impl Layer {
         let s = self.saved::<A>(n, io.saved);
         let h = arena.take::<A>(n * self.width());
         self.norm1.forward(kit, p, io.x, (h, s.stats1));
-        self.project(kit, p, h, s.qkv);
+        self.project(kit, p, (h, s.qkv), &mut arena);
         self.normalise(kit, p, s.qkv, s.heads, &mut arena);
         self.rotate(kit, (0, io.batch.shape.length), s.qkv, false);
         let shape = self.shape(io.batch.shape);
         attention(kit, shape, (s.qkv, QkvLayout::fused(shape)), s.attended, s.lse);
-        self.out.forward_residual(kit, p, s.attended, (io.x, s.mid));
+        self.out.forward_residual(kit, p, s.attended, (io.x, s.mid), &mut arena);
         self.norm2.forward(kit, p, s.mid, (h, s.stats2));
-        self.gate.forward(kit, p, h, (s.gate, self.up.outputs));
-        self.up.forward(kit, p, h, (s.up, self.up.outputs));
+        self.gate.forward(kit, p, h, (s.gate, self.up.outputs), &mut arena);
+        self.up.forward(kit, p, h, (s.up, self.up.outputs), &mut arena);
         let act = arena.take::<A>(n * self.up.outputs);
         swiglu(kit, s.gate, s.up, act);
-        self.down.forward_residual(kit, p, act, (s.mid, io.y));
+        self.down.forward_residual(kit, p, act, (s.mid, io.y), &mut arena);
     }
 
     fn backward_as<A: GemmElement>(&self, cx: &mut Compute, io: Backward<'_>, sink: &dyn GradSink) {
@@ -233,13 +242,13 @@ impl Layer {
             let f = self.up.outputs;
             let dy = in_dtype::<A>(kit, io.dy, &mut arena);
             let act = arena.take::<A>(n * f);
-            self.down.backward_input(kit, p, (dy, d), act);
+            self.down.backward_input(kit, p, (dy, d), act, &mut arena);
             swiglu_backward(kit, SwigluBackward { gate: s.gate, up: s.up, dy: act });
-            self.down.backward_params(kit, act, (dy, d), &mut arena, sink);
-            self.gate.backward_input_f32(kit, p, (&*s.gate, f), (dh, false));
-            self.up.backward_input_f32(kit, p, (&*s.up, f), (dh, true));
-            self.gate.backward_params(kit, h, (&*s.gate, f), &mut arena, sink);
-            self.up.backward_params(kit, h, (&*s.up, f), &mut arena, sink);
+            self.down.backward_params(kit, p, act, (dy, d), (&mut arena, sink));
+            self.gate.backward_input_f32(kit, p, (&*s.gate, f), (dh, false), &mut arena);
+            self.up.backward_input_f32(kit, p, (&*s.up, f), (dh, true), &mut arena);
+            self.gate.backward_params(kit, p, h, (&*s.gate, f), (&mut arena, sink));
+            self.up.backward_params(kit, p, h, (&*s.up, f), (&mut arena, sink));
         }
         self.norm2.backward(kit, p, (s.mid, s.stats2, dh), io.dy, (&mut arena, sink));
         self.norm1.again(kit, p, io.x, (h, s.stats1));
@@ -248,8 +257,8 @@ impl Layer {
             let dmid = in_dtype::<A>(kit, io.dy, &mut arena);
             let dattended = arena.take::<A>(n * self.out.inputs);
             let dqkv = arena.take::<A>(n * self.row());
-            self.out.backward_input(kit, p, (dmid, d), dattended);
-            self.out.backward_params(kit, s.attended, (dmid, d), &mut arena, sink);
+            self.out.backward_input(kit, p, (dmid, d), dattended, &mut arena);
+            self.out.backward_params(kit, p, s.attended, (dmid, d), (&mut arena, sink));
             let shape = self.shape(io.batch.shape);
             let (layout, qkv, out, lse) = (QkvLayout::fused(shape), &*s.qkv, &*s.attended, &*s.lse);
             let back = AttentionBackward { qkv, layout, out, lse, dout: dattended, dqkv };
@@ -346,8 +355,8 @@ impl Layer {
             let width = linear.outputs;
             let part = arena.take::<A>(dqkv.len() / row * width);
             Columns { row, first: column, width }.gather(dqkv, part);
-            linear.backward_input_f32(kit, p, (&*part, width), (dh, i > 0));
-            linear.backward_params(kit, h, (&*part, width), &mut arena, sink);
+            linear.backward_input_f32(kit, p, (&*part, width), (dh, i > 0), &mut arena);
+            linear.backward_params(kit, p, h, (&*part, width), (&mut arena, sink));
         }
     }
 }
@@ -430,16 +439,16 @@ impl Block for Layer {
         let up = arena.take::<f32>(n * self.up.outputs);
         let act = arena.take::<f32>(n * self.up.outputs);
         self.norm1.forward(kit, p, io.x, (h, &mut *stats));
-        self.project(kit, p, h, qkv);
+        self.project(kit, p, (h, qkv), &mut arena);
         let heads = self.saved_heads(n, &mut arena);
         self.normalise(kit, p, qkv, heads, &mut arena);
         self.rotate(kit, (io.position, n), qkv, false);
         cached_attention(kit, self.attention, (qkv, io.position), io.cache, attended);
-        self.out.forward_residual(kit, p, attended, (io.x, mid));
+        self.out.forward_residual(kit, p, attended, (io.x, mid), &mut arena);
         self.norm2.forward(kit, p, mid, (h, stats));
-        self.gate.forward(kit, p, h, (gate, self.up.outputs));
-        self.up.forward(kit, p, h, (up, self.up.outputs));
+        self.gate.forward(kit, p, h, (gate, self.up.outputs), &mut arena);
+        self.up.forward(kit, p, h, (up, self.up.outputs), &mut arena);
         swiglu(kit, gate, up, act);
-        self.down.forward_residual(kit, p, act, (mid, io.y));
+        self.down.forward_residual(kit, p, act, (mid, io.y), &mut arena);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::kernels::activation::Gelu;
 use crate::kernels::rope::RopeScaling;
+use crate::lora::LoraSpec;
 use serde::{Deserialize, Serialize};
 
 /// Which block list.
@@ -63,6 +64,9 @@ pub struct ModelSpec {
     /// SmolLM3: layers whose q and k are not rotated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub no_rope: Vec<usize>,
+    /// Adapters that are trained in place of the weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSpec>,
     /// Standard deviation of fresh matrices.
     pub init_std: f32,
 }
@@ -102,6 +106,7 @@ impl ModelSpec {
             qk_norm: false,
             window: None,
             no_rope: Vec::new(),
+            lora: None,
             init_std: 0.02,
         }
     }
@@ -139,6 +144,9 @@ impl ModelSpec {
         }
         if self.window == Some(0) {
             return Err("a window has at least one token".to_owned());
+        }
+        if let Some(lora) = &self.lora {
+            lora.check(self.family)?;
         }
         self.model_type().map(|_| ())
     }

@@ -11,7 +11,7 @@ use planaria_models::gradcheck::GradCheck;
 const SHAPE: LeafShape = LeafShape { sequences: 2, length: 5 };
 const TOKENS: [u32; 10] = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3];
 
-fn batch() -> Batch<'static> {
+pub(crate) fn batch() -> Batch<'static> {
     Batch {
         shape: SHAPE,
         tokens: &TOKENS,

@@ -7,5 +7,6 @@ mod folder;
 mod further;
 mod gradients;
 mod invariance;
+mod lora;
 mod support;
 mod text;

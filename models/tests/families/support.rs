@@ -66,12 +66,14 @@ impl TensorSource for Tensors {
 pub(crate) struct Sink {
     grads: Mutex<Vec<Vec<f32>>>,
     seen: Mutex<BTreeMap<(u32, u8), Vec<u8>>>,
+    frozen: Vec<bool>,
 }
 
 impl Sink {
     pub(crate) fn new(model: &Model) -> Sink {
         let grads = model.params.iter().map(|p| vec![0.0; p.elements()]).collect();
-        Sink { grads: Mutex::new(grads), seen: Mutex::default() }
+        let frozen = model.params.iter().map(|p| p.frozen).collect();
+        Sink { grads: Mutex::new(grads), seen: Mutex::default(), frozen }
     }
 
     fn add(&self, param: ParamId, site: Site, first: usize, values: &[f32]) {
@@ -84,22 +86,27 @@ impl Sink {
         }
     }
 
-    /// All gradients; every site of every parameter must have emitted every element exactly once.
+    /// All gradients; every site of every parameter that is trained must have emitted every element exactly once.
     pub(crate) fn finish(self, model: &Model) -> Vec<Vec<f32>> {
         let seen = self.seen.into_inner().unwrap();
-        for spec in &model.params {
+        let trained = || model.params.iter().filter(|p| !p.frozen);
+        for spec in trained() {
             for site in 0..spec.sites {
                 let seen = seen.get(&(spec.id.0, site));
                 let seen = seen.unwrap_or_else(|| panic!("{} site {site} is missing", spec.name));
                 assert!(seen.iter().all(|&c| c == 1), "{} site {site}: {seen:?}", spec.name);
             }
         }
-        assert_eq!(seen.len(), model.params.iter().map(|p| usize::from(p.sites)).sum::<usize>());
+        assert_eq!(seen.len(), trained().map(|p| usize::from(p.sites)).sum::<usize>());
         self.grads.into_inner().unwrap()
     }
 }
 
 impl GradSink for Sink {
+    fn wants(&self, param: ParamId) -> bool {
+        !self.frozen[param.index()]
+    }
+
     fn dense(&self, param: ParamId, site: Site, first: usize, values: &mut [f32]) {
         self.add(param, site, first, values);
         values.fill(f32::NAN);
