@@ -219,3 +219,23 @@ fn adapters_are_trained_saved_and_merged() {
     assert_eq!(first, "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight");
     assert_eq!(planaria(&["export", gguf, &at("no"), "--merge"]).status.code(), Some(2));
 }
+
+/// Training that blows up is stopped where it did, by name, and leaves no checkpoint of it.
+#[test]
+fn an_anomaly_stops_the_run_by_name() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = config(dir.path(), "wild");
+    let wild = ["--set", "optimizer.params.lr=1e38", "--set", "gradient_clipping=0"];
+    let out = planaria(&[&["train", &path, "--detect-anomaly"][..], &wild].concat());
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains("step 2, leaf 0, forward of block"), "{text}");
+    let kept = std::fs::read_dir(dir.path().join("wild/checkpoints")).expect("a folder");
+    assert_eq!(
+        kept.filter_map(Result::ok).filter(|e| e.path().join("manifest.json").exists()).count(),
+        0
+    );
+    let calm =
+        planaria(&["train", &config(dir.path(), "calm"), "--detect-anomaly", "--steps", "3"]);
+    assert!(calm.status.success(), "{}", String::from_utf8_lossy(&calm.stderr));
+}

@@ -12,6 +12,7 @@
 //! It knows no files beyond the tensors handed to it through `TensorSource`, no sockets and no
 //! clock. Read [`block`] first: it is the interface that every model implements.
 
+pub mod anomaly;
 pub mod block;
 pub mod buffer;
 pub mod compute;

@@ -138,6 +138,7 @@ impl Device {
             states: vec![Step(0); layout.table.chunks.len()],
             updates: 0,
             at: Attempt::default(),
+            watch: None,
             layout,
             model,
         }

@@ -20,6 +20,7 @@ use planaria_actors::trainer::Trainer;
 use planaria_base::units::format_bytes;
 use planaria_config::plan::ModelPlan;
 use planaria_config::{Options, RunPlan};
+use planaria_models::anomaly::{self, Watch};
 use planaria_models::compute::Kit;
 use planaria_models::families::ModelSpec;
 use planaria_models::generate::Sampling;
@@ -27,6 +28,7 @@ use planaria_models::lora::{self, LoraSpec};
 use planaria_storage::checkpoint::Checkpoints;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Train a model as a configuration says.
@@ -49,6 +51,9 @@ pub(crate) struct Train {
     /// Override any key of the configuration (repeatable)
     #[arg(long = "set", value_name = "PATH.TO.KEY=VALUE")]
     overrides: Vec<String>,
+    /// Stop at the first NaN or infinity, and name the block, leaf and tensor that it is in
+    #[arg(long)]
+    detect_anomaly: bool,
     /// Say nothing but one JSON object at the end
     #[arg(long)]
     json: bool,
@@ -58,7 +63,7 @@ impl Train {
     /// Runs the verb.
     pub(crate) fn run(self) -> anyhow::Result<Done> {
         let plan = self.plan()?;
-        let mut session = Session::prepare(plan, self.resume, self.json)?;
+        let mut session = Session::prepare(plan, &self)?;
         let done = session.train()?;
         session.report(self.json, done)?;
         Ok(done)
@@ -89,6 +94,7 @@ struct Session {
     trainer: Trainer,
     checkpoints: Checkpoints,
     saved: Option<PathBuf>,
+    watch: Option<Arc<Watch>>,
     progress: Progress,
     recorder: Recorder,
     peak: f64,
@@ -129,7 +135,8 @@ fn say(json: bool, line: &str) {
 }
 
 impl Session {
-    fn prepare(plan: RunPlan, resume: bool, json: bool) -> anyhow::Result<Session> {
+    fn prepare(plan: RunPlan, asked: &Train) -> anyhow::Result<Session> {
+        let (resume, json) = (asked.resume, asked.json);
         let dir = PathBuf::from(&plan.run.dir);
         let mut folder = model_folder(&plan)?;
         let from = folder.as_ref().map(|f| f.tokenizer_folder(&dir)).transpose()?;
@@ -156,6 +163,11 @@ impl Session {
         if let Some(folder) = folder {
             device.load_weights(folder.weights).map_err(anyhow::Error::msg)?;
         }
+        let watch = asked.detect_anomaly.then(|| {
+            let (model, watch) = anomaly::watch(spec.model.build());
+            device.watch((model, Arc::clone(&watch)));
+            watch
+        });
         let checkpoints = Checkpoints::create(&dir.join("checkpoints"))?;
         let saved = if resume { restore(&checkpoints, &spec, &mut device, json)? } else { None };
         let peak = machine::peak_flops_per_s(&Kit::new(setup.threads, setup.isa), spec.precision);
@@ -176,6 +188,7 @@ impl Session {
             trainer,
             checkpoints,
             saved,
+            watch,
             progress,
             recorder,
             peak,
@@ -197,6 +210,9 @@ impl Session {
             for restart in &outcome.restarts {
                 let line = format!("{:?} was started again: {}", restart.id, restart.reason);
                 self.progress.say(&line);
+            }
+            if let Some(anomaly) = self.watch.as_ref().and_then(|w| w.found()) {
+                anyhow::bail!("{anomaly}. Nothing was saved; the last checkpoint is as it was");
             }
             self.after_step(outcome.decision, seconds)?;
             if interrupt::requested() {
