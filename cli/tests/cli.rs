@@ -239,3 +239,29 @@ fn an_anomaly_stops_the_run_by_name() {
         planaria(&["train", &config(dir.path(), "calm"), "--detect-anomaly", "--steps", "3"]);
     assert!(calm.status.success(), "{}", String::from_utf8_lossy(&calm.stderr));
 }
+
+/// Every family that the configuration names is trained, and exported under its own name.
+#[test]
+fn every_family_is_trained() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let families = [
+        ("llama", "", "llama"),
+        ("mistral", r#""window": 5, "#, "mistral"),
+        ("qwen2", "", "qwen2"),
+        ("qwen3", r#""head_dim": 8, "#, "qwen3"),
+    ];
+    for (family, more, kind) in families {
+        let path = config(dir.path(), family);
+        let text = std::fs::read_to_string(&path).expect("a file");
+        let with = format!(r#""family": "{family}", {more}"#);
+        std::fs::write(&path, text.replace(r#""family": "gpt2", "#, &with)).expect("written");
+        let trained = json(&planaria(&["train", &path, "--json"]));
+        assert!(trained["val_loss"].as_f64().is_some_and(|l| l < 5.5), "{family}: {trained}");
+        let (run, out) = (dir.path().join(family), dir.path().join(format!("{family}-out")));
+        let [run, out] = [run, out].map(|p| p.display().to_string());
+        assert!(planaria(&["export", &run, &out]).status.success());
+        let text = std::fs::read(Path::new(&out).join("config.json")).expect("a file");
+        let written: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(written["model_type"], kind);
+    }
+}

@@ -1,7 +1,7 @@
 //! Numbers on one process: kernels, ops, blocks, families, optimizers, tokenizers.
 //!
 //! ```text
-//! families ── blocks ── ops ── kernels        (GPT-2, LLaMA: block lists over SIMD kernels)
+//! families ── blocks ── ops ── kernels        (GPT-2, LLaMA and kin: block lists over SIMD kernels)
 //!     │          │               │
 //!  Hugging    saved slots     compute         (a pinned pool, one ISA, preallocated scratch)
 //!   Face      gradients ──> exact_sum         (fp32 rounded to a grid, added in i64)

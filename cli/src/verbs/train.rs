@@ -385,11 +385,6 @@ fn check_memory(plan: &RunPlan, memory: &MemoryPlan) -> anyhow::Result<()> {
 fn introduce(spec: &RunSpec, data: &Data, memory: &MemoryPlan, json: bool) {
     let model = spec.model.build();
     let params: usize = model.params.iter().map(|p| p.elements()).sum();
-    let trained = model.params.iter().filter(|p| !p.frozen).map(|p| p.elements()).sum::<usize>();
-    if trained < params {
-        let (trained, share) = (trained as f64 / 1e6, 100.0 * trained as f64 / params as f64);
-        say(json, &format!("lora   {trained:.2} M parameters are trained, {share:.2} %"));
-    }
     say(json, &format!("data   {}", data.note));
     say(
         json,
@@ -401,6 +396,11 @@ fn introduce(spec: &RunSpec, data: &Data, memory: &MemoryPlan, json: bool) {
             spec.length
         ),
     );
+    let trained = model.params.iter().filter(|p| !p.frozen).map(|p| p.elements()).sum::<usize>();
+    if trained < params {
+        let (trained, share) = (trained as f64 / 1e6, 100.0 * trained as f64 / params as f64);
+        say(json, &format!("lora   {trained:.2} M parameters are trained, {share:.2} %"));
+    }
     say(
         json,
         &format!("memory {} planned; run {}", format_bytes(memory.total() as u64), spec.run_id()),

@@ -179,7 +179,8 @@ impl ModelSpec {
     }
 
     /// Floating-point operations of forward and backward per token: 6 per matrix weight (the head
-    /// included), and 12·layers·width·length for attention as a full square (PaLM's count).
+    /// included), and 12·layers·width·length for attention as a full square (PaLM's count). With
+    /// adapters 4 per weight: the weights' own gradients are not computed.
     #[must_use]
     pub fn flops_per_token(&self, length: usize) -> u64 {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
@@ -187,6 +188,7 @@ impl ModelSpec {
         let matrices = if self.family == Family::Gpt2 { 2 } else { 3 };
         let per_layer = attention + matrices * self.width * self.mlp_width;
         let weights = self.layers * per_layer + self.vocab * self.width;
-        (6 * weights + 12 * self.layers * q * length) as u64
+        let per_weight = if self.lora.is_some() { 4 } else { 6 };
+        (per_weight * weights + 12 * self.layers * q * length) as u64
     }
 }

@@ -290,6 +290,8 @@ pub(super) fn write(spec: &ModelSpec, dtype: DType, ids: super::SpecialIds) -> V
     value["initializer_range"] = decimal(spec.init_std);
     value["bos_token_id"] = ids.bos.into();
     value["eos_token_id"] = ids.eos.into();
+    // SmolLM3's class has one of its own, beyond most vocabularies.
+    value["pad_token_id"] = Value::Null;
     value["dtype"] = dtype_name(dtype).into();
     value["torch_dtype"] = dtype_name(dtype).into();
     value["use_cache"] = true.into();

@@ -65,7 +65,9 @@ fn configs_are_written_as_they_are_read() {
         let spec = read_config(&text).unwrap();
         let written = write_config(&spec, DType::F32);
         let original: Value = serde_json::from_slice(&text).unwrap();
-        for key in ["model_type", "architectures", "sliding_window", "no_rope_layers"] {
+        let keys =
+            ["model_type", "architectures", "sliding_window", "no_rope_layers", "pad_token_id"];
+        for key in keys {
             assert_eq!(written.get(key), original.get(key), "{name} {key}");
         }
         assert_eq!(read_config(written.to_string().as_bytes()).unwrap(), spec, "{name}");
