@@ -1,13 +1,13 @@
 //! How a model's parameters are cut into chunks, and which blocks read which chunks.
 
 use planaria_base::{BlockId, ChunkId, ChunkTable, ParamId};
-use planaria_models::block::Model;
+use planaria_models::block::{Model, ParamSpec};
 use planaria_models::optimizers::OptimizerSpec;
 
 /// A model's chunks, grouped by block.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Every element of every parameter, once.
+    /// Every element of every parameter that is trained, once; a frozen one has none here.
     pub table: ChunkTable,
     /// By block, the loss block last: the parameters whose last emission is in its backward.
     pub groups: Vec<Vec<ParamId>>,
@@ -41,7 +41,8 @@ impl Layout {
                 ids.filter(|id| first_reader(id) == Some(b)).collect()
             })
             .collect();
-        let sizes: Vec<u64> = model.params.iter().map(|p| p.elements() as u64).collect();
+        let size = |p: &ParamSpec| if p.frozen { 0 } else { p.elements() as u64 };
+        let sizes: Vec<u64> = model.params.iter().map(size).collect();
         let whole = |id: ParamId| optimizer.needs_whole(&model.params[id.index()]);
         let table = ChunkTable::cut(&sizes, &groups, chunk_elements, &whole);
         let chunks_of = |params: &[ParamId]| -> Vec<ChunkId> {

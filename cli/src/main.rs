@@ -38,6 +38,8 @@ enum Verb {
     Train(verbs::train::Train),
     /// Continue a prompt with a trained model
     Generate(verbs::generate::Generate),
+    /// Talk with a model
+    Chat(verbs::chat::Chat),
     /// Write a model as a Hugging Face folder
     Export(verbs::export::Export),
     /// Show what a checkpoint, a folder or a file holds
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.verb {
         Verb::Train(verb) => verb.run(),
         Verb::Generate(verb) => verb.run(),
+        Verb::Chat(verb) => verb.run(),
         Verb::Export(verb) => verb.run(),
         Verb::Inspect(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),

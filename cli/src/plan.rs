@@ -11,13 +11,15 @@ use planaria_base::Digest;
 use planaria_base::limits::CHUNK_ELEMENTS;
 use planaria_config::RunPlan;
 use planaria_config::plan::{
-    Family as PlanFamily, Isa as PlanIsa, LossScalePlan, ModelShape, MuonIteration, OptimizerPlan,
-    Precision as PlanPrecision, RopeScaling as PlanScaling, SchedulePlan, WarmupShape,
+    Family as PlanFamily, Isa as PlanIsa, LoraPlan, LossScalePlan, ModelShape, MuonIteration,
+    OptimizerPlan, Precision as PlanPrecision, RopeScaling as PlanScaling, SchedulePlan,
+    WarmupShape,
 };
 use planaria_models::block::Precision;
 use planaria_models::families::{Family, ModelSpec};
 use planaria_models::kernels::Isa;
 use planaria_models::kernels::rope::RopeScaling;
+use planaria_models::lora::LoraSpec;
 use planaria_models::loss_scale::{DynamicScale, LossScaleSpec};
 use planaria_models::optimizers::{
     Adagrad, Adam, Lamb, Lion, Muon, NewtonSchulz, OptimizerSpec, Sgd,
@@ -35,12 +37,10 @@ fn not_built(what: &str) -> anyhow::Error {
 pub(crate) fn model_spec(shape: &ModelShape, vocab: usize) -> anyhow::Result<ModelSpec> {
     let family = match shape.family {
         PlanFamily::Gpt2 => Family::Gpt2,
-        PlanFamily::Llama => Family::Llama,
-        other => return Err(not_built(&format!("planaria.model.family {other:?}"))),
+        PlanFamily::Llama | PlanFamily::Mistral | PlanFamily::Qwen2 | PlanFamily::Qwen3 => {
+            Family::Llama
+        }
     };
-    if shape.window.is_some() {
-        return Err(not_built("planaria.model.window"));
-    }
     if shape.dropout != 0.0 {
         return Err(not_built("planaria.model.dropout above 0"));
     }
@@ -59,7 +59,11 @@ pub(crate) fn model_spec(shape: &ModelShape, vocab: usize) -> anyhow::Result<Mod
     spec.norm_eps = shape.norm_eps as f32;
     spec.init_std = shape.init_std as f32;
     if family == Family::Llama {
-        (spec.attention_bias, spec.mlp_bias) = (shape.bias, shape.bias);
+        spec.attention_bias = shape.bias;
+        spec.mlp_bias = shape.bias && shape.family == PlanFamily::Llama;
+        spec.bias_qkv_only = shape.bias && shape.family == PlanFamily::Qwen2;
+        spec.qk_norm = shape.family == PlanFamily::Qwen3;
+        spec.window = shape.window.map(|w| w as usize);
     }
     if let Some(rope) = shape.rope {
         spec.rope_theta = rope.theta;
@@ -67,6 +71,15 @@ pub(crate) fn model_spec(shape: &ModelShape, vocab: usize) -> anyhow::Result<Mod
     }
     spec.check().map_err(Usage)?;
     Ok(spec)
+}
+
+/// Adapters, with the family's usual layers where none are named.
+pub(crate) fn lora(plan: &LoraPlan, family: Family) -> LoraSpec {
+    let targets = match &plan.targets[..] {
+        [] => LoraSpec::default_targets(family),
+        named => named.to_vec(),
+    };
+    LoraSpec { rank: plan.rank as usize, alpha: plan.alpha, targets }
 }
 
 fn rope_scaling(scaling: PlanScaling) -> RopeScaling {

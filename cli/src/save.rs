@@ -2,6 +2,7 @@
 
 use planaria_actors::trainer::Trainer;
 use planaria_base::DType;
+use planaria_models::generate::chat::ChatTemplate;
 use planaria_models::tokenizers::TokenizerSpec;
 use planaria_storage::checkpoint::{Checkpoints, SaveRequest};
 use planaria_storage::safetensors::TensorInfo;
@@ -16,6 +17,7 @@ pub(crate) fn save(
     trainer: &Trainer,
     to: &Checkpoints,
     tokenizer: Option<TokenizerSpec>,
+    chat: Option<&ChatTemplate>,
 ) -> anyhow::Result<PathBuf> {
     let (to, spec) = (to.clone(), serde_json::to_value(trainer.spec())?);
     let run = trainer.spec().run_id();
@@ -32,7 +34,11 @@ pub(crate) fn save(
             updates,
             state_hash: device.state_hash(),
             spec,
-            extra: json!({ "tokenizer": tokenizer, "loss_scale": device.loss_scale() }),
+            extra: json!({
+                "tokenizer": tokenizer,
+                "chat": chat,
+                "loss_scale": device.loss_scale(),
+            }),
             tensors: device.tensors().into_iter().map(info).collect(),
         };
         to.save(&request, |i, out| out.write_all(bytemuck::cast_slice(device.tensor(i))))

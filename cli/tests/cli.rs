@@ -210,3 +210,148 @@ fn bad_input_is_told_apart() {
         assert!(!stderr.contains("panicked"), "{stderr}");
     }
 }
+
+/// A folder without a tokenizer.
+const BARE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/llama_tied");
+
+/// A GGUF file is inspected, generates as the folder made of it does, is fine-tuned, and the run's
+/// folder chats with the template that came along.
+#[test]
+fn a_gguf_file_is_a_model_like_any_other() {
+    let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/gguf/mistral.gguf");
+    let seen = json(&planaria(&["inspect", gguf, "--json"]));
+    assert_eq!(
+        (&seen["elements"], &seen["metadata"]["tokenizer.ggml.pre"]),
+        (&5200.into(), &"smollm".into())
+    );
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("exported").display().to_string();
+    assert!(planaria(&["export", gguf, &out]).status.success());
+    let words = |model: &str| {
+        let greedy = ["--prompt", "abc", "--temperature", "0", "--tokens", "8", "--json"];
+        json(&planaria(&[&["generate", "--model", model][..], &greedy].concat()))
+    };
+    assert_eq!(words(gguf), words(&out));
+    let run = dir.path().join("run").display().to_string();
+    let text = dir.path().join("text.txt");
+    std::fs::write(&text, "the worm is cut and grows again ".repeat(200)).expect("written");
+    let config = CONFIG
+        .replace(
+            r#""family": "gpt2", "layers": 2, "width": 32, "heads": 2, "max_length": 32"#,
+            &format!(r#""init_from": "{gguf}""#),
+        )
+        .replace(r#""tokenizer": "byte""#, r#""sequence_length": 12"#)
+        .replace("TEXT", &text.display().to_string())
+        .replace("DIR", &run);
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, config).expect("written");
+    let trained = json(&planaria(&["train", &path.display().to_string(), "--json"]));
+    assert!(trained["val_loss"].as_f64().is_some_and(|l| l < 3.6), "{trained}");
+    let chat = |model: &str| {
+        let args =
+            ["chat", model, "--prompt", "hi", "--temperature", "0", "--tokens", "4", "--json"];
+        json(&planaria(&args))
+    };
+    let (before, after, folder) = (chat(gguf), chat(&run), chat(&out));
+    assert_eq!(before, folder);
+    assert_eq!(before["prompt_ids"], after["prompt_ids"]);
+    assert_ne!(before["ids"], after["ids"]);
+    let none = planaria(&["chat", BARE, "--prompt", "hi"]);
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
+}
+
+/// Adapters alone are trained, from one hash to the same through a resume; the run generates as the
+/// merged model does; PEFT's files hold the adapters and nothing else.
+#[test]
+fn adapters_are_trained_saved_and_merged() {
+    let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/gguf/mistral.gguf");
+    let dir = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(at("text.txt"), "the worm is cut and grows again ".repeat(200))
+        .expect("written");
+    let train = |run: &str, more: &[&str]| {
+        let config = CONFIG
+            .replace(
+                r#""family": "gpt2", "layers": 2, "width": 32, "heads": 2, "max_length": 32"#,
+                &format!(r#""init_from": "{gguf}""#),
+            )
+            .replace(r#""tokenizer": "byte""#, r#""sequence_length": 12"#)
+            .replace(
+                r#""run":"#,
+                r#""lora": { "r": 2, "targets": ["q_proj", "down_proj"] }, "run":"#,
+            )
+            .replace("TEXT", &at("text.txt"))
+            .replace("DIR", &at(run))
+            .replace("1e-3", "1e-2");
+        let path = at(&format!("{run}.json"));
+        std::fs::write(&path, config).expect("written");
+        json(&planaria(&[&["train", &path, "--json"][..], more].concat()))
+    };
+    let whole = train("whole", &[]);
+    assert!(whole["val_loss"].as_f64().is_some_and(|l| l < 4.0), "{whole}");
+    train("halves", &["--steps", "10"]);
+    assert_eq!(train("halves", &["--resume"])["state_hash"], whole["state_hash"]);
+    let run = at("whole");
+    assert!(planaria(&["export", &run, &at("merged"), "--merge"]).status.success());
+    let words = |model: &str| {
+        let greedy = ["--prompt", "the", "--temperature", "0", "--tokens", "8", "--json"];
+        json(&planaria(&[&["generate", model][..], &greedy].concat()))["ids"].clone()
+    };
+    assert_eq!(words(&run), words(&at("merged")));
+    assert_ne!(words(&run), words(gguf));
+    assert_eq!(json(&planaria(&["export", &run, &at("adapter"), "--json"]))["tensors"], 8);
+    let text = std::fs::read(dir.path().join("adapter/adapter_config.json")).expect("a file");
+    let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&2.into(), &4.0.into()));
+    let file = at("adapter/adapter_model.safetensors");
+    let seen = json(&planaria(&["inspect", &file, "--json"]));
+    let first = &seen["tensors"][0]["name"];
+    assert_eq!(first, "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight");
+    assert_eq!(planaria(&["export", gguf, &at("no"), "--merge"]).status.code(), Some(2));
+}
+
+/// Training that blows up is stopped where it did, by name, and leaves no checkpoint of it.
+#[test]
+fn an_anomaly_stops_the_run_by_name() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = config(dir.path(), "wild");
+    let wild = ["--set", "optimizer.params.lr=1e38", "--set", "gradient_clipping=0"];
+    let out = planaria(&[&["train", &path, "--detect-anomaly"][..], &wild].concat());
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains("step 2, leaf 0, forward of block"), "{text}");
+    let kept = std::fs::read_dir(dir.path().join("wild/checkpoints")).expect("a folder");
+    assert_eq!(
+        kept.filter_map(Result::ok).filter(|e| e.path().join("manifest.json").exists()).count(),
+        0
+    );
+    let calm =
+        planaria(&["train", &config(dir.path(), "calm"), "--detect-anomaly", "--steps", "3"]);
+    assert!(calm.status.success(), "{}", String::from_utf8_lossy(&calm.stderr));
+}
+
+/// Every family that the configuration names is trained, and exported under its own name.
+#[test]
+fn every_family_is_trained() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let families = [
+        ("llama", "", "llama"),
+        ("mistral", r#""window": 5, "#, "mistral"),
+        ("qwen2", "", "qwen2"),
+        ("qwen3", r#""head_dim": 8, "#, "qwen3"),
+    ];
+    for (family, more, kind) in families {
+        let path = config(dir.path(), family);
+        let text = std::fs::read_to_string(&path).expect("a file");
+        let with = format!(r#""family": "{family}", {more}"#);
+        std::fs::write(&path, text.replace(r#""family": "gpt2", "#, &with)).expect("written");
+        let trained = json(&planaria(&["train", &path, "--json"]));
+        assert!(trained["val_loss"].as_f64().is_some_and(|l| l < 5.5), "{family}: {trained}");
+        let (run, out) = (dir.path().join(family), dir.path().join(format!("{family}-out")));
+        let [run, out] = [run, out].map(|p| p.display().to_string());
+        assert!(planaria(&["export", &run, &out]).status.success());
+        let text = std::fs::read(Path::new(&out).join("config.json")).expect("a file");
+        let written: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(written["model_type"], kind);
+    }
+}

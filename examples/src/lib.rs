@@ -92,6 +92,7 @@ mod tests {
             shape: vec![WIDTH],
             init: Init::Zeros,
             sites: 1,
+            frozen: false,
         };
         let values = vec![(0..WIDTH).map(|i| i as f32 * 0.1 - 0.3).collect()];
         let shape = LeafShape { sequences: 2, length: 3 };

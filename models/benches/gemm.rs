@@ -156,6 +156,7 @@ fn attend<T: GemmElement>(kit: &Kit, length: usize, heads: usize, backward: bool
         kv_heads: heads,
         head_dim: 64,
         scale: 0.125,
+        window: None,
     };
     let layout = QkvLayout::fused(shape);
     let qkv = random::<T>(M * layout.row);

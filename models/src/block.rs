@@ -72,6 +72,8 @@ pub struct ParamSpec {
     pub init: Init,
     /// Emission sites: 2 for a tied embedding, else 1.
     pub sites: u8,
+    /// It stays as it was loaded: it emits no gradient and has no optimizer state.
+    pub frozen: bool,
 }
 
 impl ParamSpec {

@@ -24,6 +24,7 @@ struct Sum {
     sites: u8,
     width: usize,
     gradient: Buffer<f32>,
+    frozen: bool,
     wide: Option<Buffer<i64>>,
     /// Emissions that are in whole.
     complete: u32,
@@ -72,7 +73,8 @@ impl Gradients {
                 grid: Grid::new(u64::from(leaves) * u64::from(p.sites), grid_max_log2),
                 sites: p.sites,
                 width: p.shape.last().copied().unwrap_or(1),
-                gradient: Buffer::zeroed(p.elements()),
+                gradient: Buffer::zeroed(if p.frozen { 0 } else { p.elements() }),
+                frozen: p.frozen,
                 wide: None,
                 complete: 0,
                 progress: 0,
@@ -89,7 +91,8 @@ impl Gradients {
     /// Bytes of the fp32 gradients.
     #[must_use]
     pub fn bytes(params: &[ParamSpec]) -> usize {
-        params.iter().map(|p| Buffer::<f32>::bytes_for(p.elements())).sum()
+        let trained = params.iter().filter(|p| !p.frozen);
+        trained.map(|p| Buffer::<f32>::bytes_for(p.elements())).sum()
     }
 
     /// Bytes of i64 sums that a step leaves allocated: none with one leaf; with more, of all
@@ -107,7 +110,7 @@ impl Gradients {
         }
         let bytes = |id: &ParamId| Buffer::<i64>::bytes_for(params[id.index()].elements());
         if all {
-            return params.iter().map(|p| bytes(&p.id)).sum();
+            return params.iter().filter(|p| !p.frozen).map(|p| bytes(&p.id)).sum();
         }
         let tied = |id: &&ParamId| params[id.index()].sites > 1;
         let shared: usize = groups.iter().flatten().filter(tied).map(bytes).sum();
@@ -263,6 +266,10 @@ impl LeafSink<'_> {
 }
 
 impl GradSink for LeafSink<'_> {
+    fn wants(&self, param: ParamId) -> bool {
+        !lock(&self.gradients.sums[param.index()]).frozen
+    }
+
     fn dense(&self, param: ParamId, site: Site, first: usize, values: &mut [f32]) {
         let mut sum = self.sum(param);
         sum.unscale(self.gradients, values);

@@ -3,7 +3,7 @@
 use crate::block::{GradSink, Params};
 use crate::compute::{Arena, Kit, slot_bytes};
 use crate::kernels::elementwise::{column_sums, column_sums_scratch, convert};
-use crate::kernels::gemm::epilogue::{Add, Bias, Out, Residual, Store};
+use crate::kernels::gemm::epilogue::{Add, AddScaled, Bias, Out, Residual, Store};
 use crate::kernels::gemm::{Dims, GemmElement, MatRef, gemm, gemm_panels};
 use crate::kernels::norm::{self, Norm, NormBackward, NormWeights, norm_backward_scratch};
 use planaria_base::{DType, ParamId, Site};
@@ -17,8 +17,22 @@ pub enum Layout {
     OutIn,
 }
 
-/// A linear layer `y = x·W + b`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A low-rank addition to a linear layer (LoRA, Hu et al. 2021): `y += scale · (x·A^T)·B^T`, with A
+/// `[rank, inputs]` and B `[outputs, rank]`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Lora {
+    /// Drawn at random.
+    pub a: ParamId,
+    /// Zero at first.
+    pub b: ParamId,
+    /// Columns between the two.
+    pub rank: usize,
+    /// alpha / rank.
+    pub scale: f32,
+}
+
+/// A linear layer `y = x·W + b`, and what an adapter adds to it.
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Linear {
     /// The matrix.
     pub w: ParamId,
@@ -30,6 +44,8 @@ pub struct Linear {
     pub outputs: usize,
     /// How the matrix is stored.
     pub layout: Layout,
+    /// What is trained in its place.
+    pub lora: Option<Lora>,
 }
 
 impl Linear {
@@ -52,16 +68,83 @@ impl Linear {
         params: Params<'_>,
         x: &[A],
         (y, stride): (&mut [A], usize),
+        arena: &mut Arena<'_>,
     ) {
-        let (dims, x) = (self.dims(x.len() / self.inputs), MatRef::rows(x, self.inputs));
-        let out = Out::new(y, stride);
+        let (dims, rows) = (self.dims(x.len() / self.inputs), MatRef::rows(x, self.inputs));
+        let out = Out::new(&mut *y, stride);
         match self.b {
             Some(b) => {
                 let bias = params.f32(b);
-                gemm(kit, dims, x, self.view::<A>(params), &Bias { out, bias });
+                gemm(kit, dims, rows, self.view::<A>(params), &Bias { out, bias });
             }
-            None => gemm(kit, dims, x, self.view::<A>(params), &Store(out)),
+            None => gemm(kit, dims, rows, self.view::<A>(params), &Store(out)),
         }
+        self.adapt(kit, params, x, Out::new(y, stride), arena);
+    }
+
+    /// The adapter's part of a forward, added to `out`.
+    fn adapt<A: GemmElement, Y: GemmElement>(
+        &self,
+        kit: &Kit,
+        params: Params<'_>,
+        x: &[A],
+        out: Out<'_, Y>,
+        arena: &mut Arena<'_>,
+    ) {
+        let Some(lora) = self.lora else { return };
+        let narrow = self.narrow(kit, params, x, &mut arena.child());
+        let b = MatRef::rows(params.matrix::<A>(lora.b), lora.rank).t();
+        let dims = Dims { m: x.len() / self.inputs, n: self.outputs, k: lora.rank };
+        gemm(kit, dims, MatRef::rows(narrow, lora.rank), b, &AddScaled { out, scale: lora.scale });
+    }
+
+    /// `x·A^T`, `[n, rank]`; nothing without an adapter.
+    fn narrow<'a, A: GemmElement>(
+        &self,
+        kit: &Kit,
+        params: Params<'_>,
+        x: &[A],
+        arena: &mut Arena<'a>,
+    ) -> &'a [A] {
+        let Some(lora) = self.lora else { return &[] };
+        let dims = Dims { m: x.len() / self.inputs, n: lora.rank, k: self.inputs };
+        let narrow = arena.take::<A>(dims.m * lora.rank);
+        let a = MatRef::rows(params.matrix::<A>(lora.a), self.inputs).t();
+        let out = Store(Out::new(&mut *narrow, lora.rank));
+        gemm(kit, dims, MatRef::rows(x, self.inputs), a, &out);
+        narrow
+    }
+
+    /// `dy·B`, `[n, rank]`: the gradient of [`Linear::narrow`], not scaled.
+    fn narrow_gradient<'a, A: GemmElement>(
+        &self,
+        kit: &Kit,
+        params: Params<'_>,
+        (dy, n): (MatRef<'_, A>, usize),
+        arena: &mut Arena<'a>,
+    ) -> &'a [A] {
+        let Some(lora) = self.lora else { return &[] };
+        let dims = Dims { m: n, n: lora.rank, k: self.outputs };
+        let narrow = arena.take::<A>(n * lora.rank);
+        let b = MatRef::rows(params.matrix::<A>(lora.b), lora.rank);
+        gemm(kit, dims, dy, b, &Store(Out::new(&mut *narrow, lora.rank)));
+        narrow
+    }
+
+    /// The adapter's part of an input's gradient, added to `out`.
+    fn adapt_input<A: GemmElement, Y: GemmElement>(
+        &self,
+        kit: &Kit,
+        params: Params<'_>,
+        (dy, n): (MatRef<'_, A>, usize),
+        out: Out<'_, Y>,
+        arena: &mut Arena<'_>,
+    ) {
+        let Some(lora) = self.lora else { return };
+        let narrow = self.narrow_gradient(kit, params, (dy, n), &mut arena.child());
+        let a = MatRef::rows(params.matrix::<A>(lora.a), self.inputs);
+        let dims = Dims { m: n, n: self.inputs, k: lora.rank };
+        gemm(kit, dims, MatRef::rows(narrow, lora.rank), a, &AddScaled { out, scale: lora.scale });
     }
 
     /// `y = residual + x·W + b`, in fp32.
@@ -71,15 +154,17 @@ impl Linear {
         params: Params<'_>,
         x: &[A],
         (residual, y): (&[f32], &mut [f32]),
+        arena: &mut Arena<'_>,
     ) {
         let dims = self.dims(x.len() / self.inputs);
         let epilogue = Residual {
-            out: Out::new(y, self.outputs),
+            out: Out::new(&mut *y, self.outputs),
             residual,
             cols: self.outputs,
             bias: self.b.map(|b| params.f32(b)),
         };
         gemm(kit, dims, MatRef::rows(x, self.inputs), self.view::<A>(params), &epilogue);
+        self.adapt(kit, params, x, Out::new(y, self.outputs), arena);
     }
 
     /// `dx = dy·W^T`; `dy`'s rows are `stride` apart.
@@ -89,10 +174,12 @@ impl Linear {
         params: Params<'_>,
         (dy, stride): (&[A], usize),
         dx: &mut [A],
+        arena: &mut Arena<'_>,
     ) {
-        let dims = self.back_dims(dx.len());
-        let epilogue = Store(Out::new(dx, self.inputs));
-        gemm(kit, dims, MatRef::rows(dy, stride), self.view::<A>(params).t(), &epilogue);
+        let (dims, dy) = (self.back_dims(dx.len()), MatRef::rows(dy, stride));
+        let epilogue = Store(Out::new(&mut *dx, self.inputs));
+        gemm(kit, dims, dy, self.view::<A>(params).t(), &epilogue);
+        self.adapt_input(kit, params, (dy, dims.m), Out::new(dx, self.inputs), arena);
     }
 
     /// The same in fp32: overwrites `dx`, or adds to it.
@@ -102,18 +189,30 @@ impl Linear {
         params: Params<'_>,
         (dy, stride): (&[A], usize),
         (dx, add): (&mut [f32], bool),
+        arena: &mut Arena<'_>,
     ) {
         let dims = self.back_dims(dx.len());
         let (dy, w) = (MatRef::rows(dy, stride), self.view::<A>(params).t());
-        let out = Out::new(dx, self.inputs);
-        if add { gemm(kit, dims, dy, w, &Add(out)) } else { gemm(kit, dims, dy, w, &Store(out)) }
+        let out = Out::new(&mut *dx, self.inputs);
+        if add {
+            gemm(kit, dims, dy, w, &Add(out))
+        } else {
+            gemm(kit, dims, dy, w, &Store(out))
+        }
+        self.adapt_input(kit, params, (dy, dims.m), Out::new(dx, self.inputs), arena);
     }
 
     fn back_dims(&self, elements: usize) -> Dims {
         Dims { m: elements / self.inputs, n: self.inputs, k: self.outputs }
     }
 
-    /// Bytes of scratch that [`Linear::backward_params`] takes for `n` tokens.
+    /// Bytes of scratch that its adapter takes for `n` tokens, forward or backward.
+    #[must_use]
+    pub fn lora_bytes<A: GemmElement>(&self, n: usize) -> usize {
+        self.lora.map_or(0, |lora| 2 * slot_bytes::<A>(n * lora.rank))
+    }
+
+    /// Bytes of scratch that [`Linear::backward_params`] takes for `n` tokens, beside its adapter's.
     #[must_use]
     pub fn scratch_bytes(&self, n: usize) -> usize {
         if self.b.is_none() {
@@ -129,16 +228,34 @@ impl Linear {
         }
     }
 
-    /// Emits the gradients of the matrix and the bias. `dy`'s rows are `stride` apart.
+    /// Emits the gradients of the matrix, the bias and the adapter. `dy`'s rows are `stride` apart.
     pub fn backward_params<A: GemmElement>(
         &self,
         kit: &Kit,
+        params: Params<'_>,
         x: &[A],
         (dy, stride): (&[A], usize),
-        arena: &mut Arena<'_>,
-        sink: &dyn GradSink,
+        (arena, sink): (&mut Arena<'_>, &dyn GradSink),
     ) {
         let n = x.len() / self.inputs;
+        if let Some(lora) = self.lora {
+            let mut arena = arena.child();
+            let dy = MatRef::rows(dy, stride);
+            let narrow = MatRef::rows(self.narrow(kit, params, x, &mut arena), lora.rank);
+            let back = self.narrow_gradient(kit, params, (dy, n), &mut arena);
+            let back = MatRef::rows(back, lora.rank);
+            let emit = |id: ParamId, cols: usize| {
+                move |row: usize, panel: &mut [f32]| {
+                    panel.iter_mut().for_each(|v| *v *= lora.scale);
+                    sink.dense(id, Site(0), row * cols, panel);
+                }
+            };
+            let dims = Dims { m: self.outputs, n: lora.rank, k: n };
+            gemm_panels(kit, dims, dy.t(), narrow, &emit(lora.b, lora.rank));
+            let (dims, x) =
+                (Dims { m: lora.rank, n: self.inputs, k: n }, MatRef::rows(x, self.inputs));
+            gemm_panels(kit, dims, back.t(), x, &emit(lora.a, self.inputs));
+        }
         if sink.wants(self.w) {
             let (rows, cols) = self.stored();
             let (x, dy) = (MatRef::rows(x, self.inputs), MatRef::rows(dy, stride));

@@ -56,6 +56,7 @@ impl PackingPlan<'_> {
                 kv_heads: s.kv_heads,
                 head_dim: s.head_dim,
                 scale: 1.0,
+                window: s.window,
             },
         );
         most.max(PackedWords { shared: 0, own })

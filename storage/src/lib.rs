@@ -14,6 +14,7 @@ pub mod atomic;
 pub mod checkpoint;
 pub mod corpus;
 pub mod disk;
+pub mod mapped;
 pub mod safetensors;
 mod sys;
 pub mod tokens;

@@ -20,6 +20,7 @@ use crate::step::{Attempt, Op, Record};
 use leaves::LeafMemory;
 use memory::ParamsMemory;
 use planaria_base::{BlockId, ChunkId, Leaf, Step};
+use planaria_models::anomaly::Watch;
 use planaria_models::block::{
     Backward, Forward, IGNORED_LABEL, LossGrad, LossScale, LossStats, Model, Params,
 };
@@ -30,6 +31,7 @@ use planaria_models::kernels::elementwise::sum_of_squares_parallel;
 use planaria_models::loss_scale::LossScaler;
 use planaria_models::optimizers::OptimizerSpec;
 use planaria_models::schedules::ScheduleSpec;
+use std::sync::Arc;
 
 /// A node's memory and compute.
 pub struct Device {
@@ -55,6 +57,7 @@ pub struct Device {
     states: Vec<Step>,
     updates: u64,
     at: Attempt,
+    watch: Option<Arc<Watch>>,
 }
 
 impl Device {
@@ -62,6 +65,11 @@ impl Device {
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.layout.table.chunks.len()
+    }
+
+    /// Computes with a watched twin of the model from here on, and tells the watch which leaf runs.
+    pub fn watch(&mut self, (model, watch): (Model, Arc<Watch>)) {
+        (self.model, self.watch) = (model, Some(watch));
     }
 
     pub(crate) fn attempt(&self) -> Attempt {
@@ -77,6 +85,11 @@ impl Device {
     /// Executes one op of the attempt under way.
     pub(crate) fn op(&mut self, op: Op, reports: &mut Vec<Report>) {
         let at = self.at;
+        if let (Some(watch), Op::Forward(_, leaf) | Op::Backward(_, leaf) | Op::Loss(leaf)) =
+            (&self.watch, op)
+        {
+            watch.at(at.step.0, leaf.0);
+        }
         match op {
             Op::Load(leaf) => self.load(leaf),
             Op::Forward(block, leaf) => self.forward(block, leaf),

@@ -158,6 +158,7 @@ impl Device {
             states: vec![Step(0); layout.table.chunks.len()],
             updates: 0,
             at: Attempt::default(),
+            watch: None,
             layout,
             model,
         }
@@ -281,6 +282,7 @@ impl Device {
         let one = |p: &ParamSpec| {
             let names = self.optimizer.state_names(p);
             let masters = std::iter::once(p.name.clone());
+            let names = if p.frozen { &[][..] } else { names };
             let all = masters.chain(names.iter().map(|n| format!("{}.{n}", p.name)));
             all.map(|name| TensorExport { name, shape: p.shape.clone() }).collect::<Vec<_>>()
         };

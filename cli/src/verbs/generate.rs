@@ -7,16 +7,37 @@ use clap::Args;
 use planaria_models::generate::Sampling;
 use serde_json::json;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Which model, as an argument or as an option.
+#[derive(Args)]
+pub(super) struct ModelArgument {
+    /// A checkpoint, a run's folder, a Hugging Face folder, or a GGUF file
+    #[arg(value_name = "MODEL", required_unless_present = "flag")]
+    path: Option<PathBuf>,
+    /// The same
+    #[arg(long = "model", id = "flag", value_name = "MODEL", conflicts_with = "path")]
+    flag: Option<PathBuf>,
+}
+
+impl ModelArgument {
+    /// Opens it, and says what there is to say about it.
+    pub(super) fn open(&self) -> anyhow::Result<folder::ModelFolder> {
+        let path = self.path.as_deref().or(self.flag.as_deref()).unwrap_or(Path::new("."));
+        let folder = folder::open(path)?;
+        folder.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
+        Ok(folder)
+    }
+}
 
 /// Continue a prompt with a trained model.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  planaria generate runs/quickstart --prompt 'fn main' --temperature 0.7\n  planaria generate path/to/hf-folder --prompt-ids 1 --temperature 0 --tokens 255 --json"
+    after_help = "Examples:\n  planaria generate runs/quickstart --prompt 'fn main' --temperature 0.7\n  planaria generate path/to/hf-folder --prompt-ids 1 --temperature 0 --tokens 255 --json\n  planaria generate --model model.gguf --prompt 'Once upon a time'"
 )]
 pub(crate) struct Generate {
-    /// A checkpoint, a run's folder, or a Hugging Face folder
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgument,
     /// Text to continue
     #[arg(long, conflicts_with = "prompt_ids")]
     prompt: Option<String>,
@@ -53,8 +74,7 @@ impl Generate {
         {
             return Err(Usage("--top-p is from 0 to 1, --temperature at least 0".into()).into());
         }
-        let mut folder = folder::open(&self.model)?;
-        folder.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
+        let mut folder = self.model.open()?;
         let tokenizer = folder.tokenizer.take();
         let prompt = match (&self.prompt_ids, &self.prompt, &tokenizer) {
             (Some(ids), ..) => ids.clone(),
@@ -91,7 +111,7 @@ impl Generate {
 }
 
 /// Prints what is new and whole: a character whose bytes are not all there waits.
-fn show(text: Option<Vec<u8>>, shown: &mut usize, id: u32) {
+pub(super) fn show(text: Option<Vec<u8>>, shown: &mut usize, id: u32) {
     let mut out = std::io::stdout().lock();
     let Some(bytes) = text else {
         let _ = write!(out, "{id} ").and_then(|()| out.flush());

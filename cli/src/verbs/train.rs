@@ -22,12 +22,16 @@ use planaria_base::units::format_bytes;
 use planaria_config::plan::ModelPlan;
 use planaria_config::planner::Candidate;
 use planaria_config::{Options, RunPlan};
+use planaria_models::anomaly::{self, Watch};
 use planaria_models::block::Model;
 use planaria_models::compute::Kit;
+use planaria_models::families::ModelSpec;
 use planaria_models::generate::Sampling;
+use planaria_models::lora::{self, LoraSpec};
 use planaria_storage::checkpoint::Checkpoints;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Train a model as a configuration says.
@@ -50,6 +54,9 @@ pub(crate) struct Train {
     /// Override any key of the configuration (repeatable)
     #[arg(long = "set", value_name = "PATH.TO.KEY=VALUE")]
     overrides: Vec<String>,
+    /// Stop at the first NaN or infinity, and name the block, leaf and tensor that it is in
+    #[arg(long)]
+    detect_anomaly: bool,
     /// Say nothing but one JSON object at the end
     #[arg(long)]
     json: bool,
@@ -59,7 +66,7 @@ impl Train {
     /// Runs the verb.
     pub(crate) fn run(self) -> anyhow::Result<Done> {
         let plan = self.plan()?;
-        let mut session = Session::prepare(plan, self.resume, self.json)?;
+        let mut session = Session::prepare(plan, &self)?;
         let done = session.train()?;
         session.report(self.json, done)?;
         Ok(done)
@@ -90,6 +97,7 @@ struct Session {
     trainer: Trainer,
     checkpoints: Checkpoints,
     saved: Option<PathBuf>,
+    watch: Option<Arc<Watch>>,
     progress: Progress,
     recorder: Recorder,
     peak: f64,
@@ -100,15 +108,27 @@ struct Session {
 
 /// What of the data is needed once training has begun.
 struct DataLeft {
+    /// The chat template of the model that the run started from.
+    chat: Option<planaria_models::generate::chat::ChatTemplate>,
     tokenizer: Option<planaria_models::tokenizers::Tokenizer>,
     validation: Option<std::sync::Arc<dyn planaria_actors::data::LeafSource>>,
 }
 
 fn model_folder(plan: &RunPlan) -> anyhow::Result<Option<ModelFolder>> {
     let ModelPlan::InitFrom { folder } = &plan.model else { return Ok(None) };
-    let folder = folder::open(Path::new(folder))?;
+    let mut folder = folder::open(Path::new(folder))?;
+    (folder.spec, folder.weights) = lora::merge(&folder.spec, std::mem::take(&mut folder.weights));
     folder.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     Ok(Some(folder))
+}
+
+/// Adds adapters to the model of a folder.
+fn adapt(folder: &mut ModelFolder, lora: LoraSpec, plan: &RunPlan) -> anyhow::Result<ModelSpec> {
+    folder.spec.lora = Some(lora);
+    folder.spec.check().map_err(|reason| Usage(format!("planaria.lora: {reason}")))?;
+    let weights = std::mem::take(&mut folder.weights);
+    folder.weights = lora::adopt(&folder.spec, weights, plan.run.seed);
+    Ok(folder.spec.clone())
 }
 
 fn say(json: bool, line: &str) {
@@ -118,10 +138,13 @@ fn say(json: bool, line: &str) {
 }
 
 impl Session {
-    fn prepare(plan: RunPlan, resume: bool, json: bool) -> anyhow::Result<Session> {
+    fn prepare(plan: RunPlan, asked: &Train) -> anyhow::Result<Session> {
+        let (resume, json) = (asked.resume, asked.json);
         let dir = PathBuf::from(&plan.run.dir);
-        let folder = model_folder(&plan)?;
-        let data = data::prepare(&plan.data, &dir, folder.as_ref().map(|f| f.path.as_path()))?;
+        let mut folder = model_folder(&plan)?;
+        let from = folder.as_ref().map(|f| f.tokenizer_folder(&dir)).transpose()?;
+        let data = data::prepare(&plan.data, &dir, from.as_deref())?;
+        let chat = folder.as_ref().and_then(|f| f.chat.clone());
         let model = match (&plan.model, &folder) {
             (ModelPlan::Fresh(shape), _) => plan::model_spec(shape, data.vocab)?,
             (_, Some(folder)) => folder.spec.clone(),
@@ -129,6 +152,10 @@ impl Session {
         };
         check_vocab(&data, model.vocab)?;
         let init = folder.as_ref().map(ModelFolder::digest);
+        let model = match (&plan.lora, &mut folder) {
+            (Some(lora), Some(folder)) => adapt(folder, plan::lora(lora, model.family), &plan)?,
+            _ => model,
+        };
         let spec = plan::run_spec(&plan, model, (data.digest, init))?;
         let model = spec.model.build();
         let choice = (plan.recompute, plan.compute.memory);
@@ -140,6 +167,11 @@ impl Session {
         if let Some(folder) = folder {
             device.load_weights(folder.weights).map_err(anyhow::Error::msg)?;
         }
+        let watch = asked.detect_anomaly.then(|| {
+            let (model, watch) = anomaly::watch(spec.model.build());
+            device.watch((model, Arc::clone(&watch)));
+            watch
+        });
         let checkpoints = Checkpoints::create(&dir.join("checkpoints"))?;
         let saved = if resume { restore(&checkpoints, &spec, &mut device, json)? } else { None };
         let peak = machine::peak_flops_per_s(&Kit::new(setup.threads, setup.isa), spec.precision);
@@ -150,7 +182,7 @@ impl Session {
         let recorder = Recorder::create(metrics, board.as_deref()).context("records")?;
         let progress = Progress::new(plan.run.steps, done, plan.steps_per_print, json);
         interrupt::watch()?;
-        let data = DataLeft { tokenizer, validation };
+        let data = DataLeft { chat, tokenizer, validation };
         let (last, validation, rates) = (None, None, Vec::new());
         Ok(Session {
             plan,
@@ -160,6 +192,7 @@ impl Session {
             trainer,
             checkpoints,
             saved,
+            watch,
             progress,
             recorder,
             peak,
@@ -170,6 +203,10 @@ impl Session {
     }
 
     fn train(&mut self) -> anyhow::Result<Done> {
+        // What a fine-tuned model is to be compared with.
+        if self.spec.init_from.is_some() && self.trainer.state().0.0 == 0 {
+            self.evaluate()?;
+        }
         while self.trainer.state().0.0 < self.plan.run.steps {
             let start = Instant::now();
             let outcome = self.trainer.step()?;
@@ -177,6 +214,9 @@ impl Session {
             for restart in &outcome.restarts {
                 let line = format!("{:?} was started again: {}", restart.id, restart.reason);
                 self.progress.say(&line);
+            }
+            if let Some(anomaly) = self.watch.as_ref().and_then(|w| w.found()) {
+                anyhow::bail!("{anomaly}. Nothing was saved; the last checkpoint is as it was");
             }
             self.after_step(outcome.decision, seconds)?;
             if interrupt::requested() {
@@ -258,7 +298,8 @@ impl Session {
 
     fn save(&mut self) -> anyhow::Result<()> {
         let tokenizer = self.data.tokenizer.as_ref().map(|t| t.spec());
-        let path = save::save(&self.trainer, &self.checkpoints, tokenizer)?;
+        let chat = self.data.chat.as_ref();
+        let path = save::save(&self.trainer, &self.checkpoints, tokenizer, chat)?;
         self.checkpoints.retain(self.plan.run.keep_last, self.plan.run.keep_every)?;
         self.saved = Some(path);
         Ok(())
@@ -345,6 +386,11 @@ fn introduce(spec: &RunSpec, data: &Data, (model, chosen): (&Model, &Candidate),
             spec.length
         ),
     );
+    let trained = model.params.iter().filter(|p| !p.frozen).map(|p| p.elements()).sum::<usize>();
+    if trained < params {
+        let (trained, share) = (trained as f64 / 1e6, 100.0 * trained as f64 / params as f64);
+        say(json, &format!("lora   {trained:.2} M parameters are trained, {share:.2} %"));
+    }
     let (memory, layout) = (format_bytes(cost::bytes(chosen)), &chosen.layout);
     let how = if layout.recompute { ", recomputing activations" } else { "" };
     say(json, &format!("memory {memory} planned{how}; run {}", spec.run_id()));

@@ -7,7 +7,7 @@ mod model;
 mod optimizer;
 mod run;
 
-pub use model::{Family, ModelPlan, ModelShape, Rope, RopeScaling};
+pub use model::{Family, LoraPlan, ModelPlan, ModelShape, Rope, RopeScaling};
 pub use optimizer::{MuonIteration, OptimizerPlan, SchedulePlan, WarmupShape};
 pub use run::{
     ComputePlan, DataPlan, Isa, NumericsPlan, RecordsPlan, RunSection, SamplePlan, SumMode,
@@ -42,6 +42,8 @@ pub struct RunPlan {
     pub wall_clock_breakdown: bool,
     /// The model.
     pub model: ModelPlan,
+    /// Train adapters instead of the model.
+    pub lora: Option<LoraPlan>,
     /// The text.
     pub data: DataPlan,
     /// How long, how often, where to.
@@ -61,7 +63,7 @@ impl RunPlan {
     /// it elsewhere.
     #[must_use]
     pub fn spec(&self) -> serde_json::Value {
-        json!({
+        let mut spec = json!({
             "train_batch_size": self.batch.train,
             "train_micro_batch_size_per_gpu": self.batch.micro,
             "precision": self.precision,
@@ -75,7 +77,11 @@ impl RunPlan {
             "mask_documents": self.data.mask_documents,
             "seed": self.run.seed,
             "numerics": self.numerics,
-        })
+        });
+        if let Some(lora) = &self.lora {
+            spec["lora"] = json!(lora);
+        }
+        spec
     }
 }
 

@@ -68,6 +68,17 @@ pub struct ModelShape {
     pub dropout: f64,
 }
 
+/// Adapters that are trained in place of the model.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LoraPlan {
+    /// Rows of A.
+    pub rank: u64,
+    /// The addition is multiplied by alpha / rank.
+    pub alpha: f64,
+    /// Names of the linear layers; empty takes the family's usual ones.
+    pub targets: Vec<String>,
+}
+
 /// Rotary positions.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Rope {

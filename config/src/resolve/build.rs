@@ -2,7 +2,7 @@
 
 use crate::check::Settings;
 use crate::plan::{
-    BatchPlan, ComputePlan, DataPlan, Family, Isa, LossScalePlan, ModelPlan, ModelShape,
+    BatchPlan, ComputePlan, DataPlan, Family, Isa, LoraPlan, LossScalePlan, ModelPlan, ModelShape,
     MuonIteration, NumericsPlan, OptimizerPlan, Precision, RecordsPlan, Rope, RopeScaling, RunPlan,
     RunSection, SamplePlan, SchedulePlan, SumMode, TensorboardPlan, TextSource, Tier,
     TokenizerPlan, WarmupShape, ZeroPlan,
@@ -38,6 +38,7 @@ pub(super) fn plan(settings: &Settings, batch: BatchPlan) -> Option<RunPlan> {
         steps_per_print: s.u64("steps_per_print"),
         wall_clock_breakdown: s.bool("wall_clock_breakdown"),
         model: model(s)?,
+        lora: lora(s),
         data: data(s)?,
         run: run(s)?,
         compute: compute(s),
@@ -227,6 +228,16 @@ fn model(s: &Settings) -> Option<ModelPlan> {
         init_std: s.f64(&at("init_std")),
         dropout: s.f64(&at("dropout")),
     }))
+}
+
+fn lora(s: &Settings) -> Option<LoraPlan> {
+    let rank = s.opt_u64("planaria.lora.rank")?;
+    let alpha = if s.is_given("planaria.lora.alpha") {
+        s.f64("planaria.lora.alpha")
+    } else {
+        2.0 * rank as f64
+    };
+    Some(LoraPlan { rank, alpha, targets: s.texts("planaria.lora.targets") })
 }
 
 fn rope_scaling(s: &Settings) -> RopeScaling {

@@ -46,6 +46,7 @@ fn model(key: &str) -> String {
 
 impl Resolver<'_> {
     pub(super) fn model(&mut self) {
+        self.lora();
         if self.settings.opt_text("planaria.model.init_from").is_some() {
             self.no_shape_beside_weights();
             return;
@@ -58,6 +59,21 @@ impl Resolver<'_> {
         self.family();
         if !self.settings.is_refused("planaria.model.preset") {
             self.geometry();
+        }
+    }
+
+    /// Adapters have a rank, and a model that they adapt.
+    fn lora(&mut self) {
+        let (rank, from) = ("planaria.lora.rank", "planaria.model.init_from");
+        let given = |key: &str| self.settings.is_given(&format!("planaria.lora.{key}"));
+        if (given("alpha") || given("targets")) && self.settings.opt_u64(rank).is_none() {
+            let message = "the adapters have no rank".to_owned();
+            self.error("missing", rank, message, "give lora.rank, for example 8");
+        }
+        if self.settings.is_given(rank) && self.settings.opt_text(from).is_none() {
+            let message = "adapters of a model with random weights";
+            let fix = "give model.init_from, or remove the lora block";
+            self.error("contradiction", rank, message.to_owned(), fix);
         }
     }
 

@@ -35,5 +35,5 @@ pub const FAST_SUMS: Status = NotBuilt("inexact sums are not built; leave the ke
 pub const TENSORBOARD: Status = Built;
 /// Dropout.
 pub const DROPOUT: Status = NotBuilt("dropout is not built; most pretraining uses none");
-/// `planaria.model.init_from`: a Hugging Face folder.
+/// `planaria.model.init_from`: a Hugging Face folder, a GGUF file or a run.
 pub const INIT_FROM: Status = Built;

@@ -30,8 +30,12 @@ const FAMILIES: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
 const MODEL: Block = Block::new(&[
     Key::choice("preset", PRESETS, "null", "A known size; the keys below override parts of it"),
-    Key::text("init_from", "null", "Hugging Face folder to start from, instead of random weights")
-        .status(features::INIT_FROM),
+    Key::text(
+        "init_from",
+        "null",
+        "Hugging Face folder, GGUF file or run to start from, instead of random weights",
+    )
+    .status(features::INIT_FROM),
     Key::choice("family", FAMILIES, "null", "Kind of model; gpt2 if unset"),
     Key::up_to("layers", 10_000, "null", "Blocks"),
     Key::up_to("width", 1 << 20, "null", "Width of the residual stream").alias(&["hidden_size"]),
@@ -55,6 +59,25 @@ const MODEL: Block = Block::new(&[
     Key::new("init_std", Kind::FloatAbove(0.0, 10.0), "0.02", "Standard deviation of new weights"),
     Key::up_to("window", 1 << 24, "null", "Sliding attention window"),
     Key::share("dropout", "0", "Dropout").status(features::DROPOUT),
+]);
+
+const LORA: Block = Block::new(&[
+    Key::up_to("rank", 1 << 16, "null", "Columns between A and B; given, adapters are trained")
+        .alias(&["r"]),
+    Key::new(
+        "alpha",
+        Kind::FloatAbove(0.0, f64::MAX),
+        "null",
+        "The addition is multiplied by alpha / rank; 2 x rank if unset",
+    )
+    .alias(&["lora_alpha"]),
+    Key::new(
+        "targets",
+        Kind::Texts,
+        "null",
+        "Linear layers by name; q_proj and v_proj (gpt2: c_attn) if unset",
+    )
+    .alias(&["target_modules"]),
 ]);
 
 const DATA: Block = Block::new(&[
@@ -157,6 +180,7 @@ const RECORDS: Block = Block::new(&[
 /// The block.
 pub const PLANARIA: Block = Block::new(&[
     Key::block("model", &MODEL, "The model"),
+    Key::block("lora", &LORA, "Train low-rank adapters; the model itself stays as it is"),
     Key::block("data", &DATA, "The text"),
     Key::block("run", &RUN, "The run"),
     Key::block("compute", &COMPUTE, "The machine"),

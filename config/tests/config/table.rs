@@ -626,6 +626,16 @@ const ROWS: &[Row] = &[
         &["E contradiction planaria.model.layers"],
     ),
     bad(
+        "adapters without a rank",
+        r#"{"train_batch_size": 8, "planaria": {"model": {"init_from": "gpt2"}, "lora": {"alpha": 16}, "data": {"sequence_length": 8}}}"#,
+        &["E missing planaria.lora.rank"],
+    ),
+    bad(
+        "adapters of a new model",
+        r#"{"train_batch_size": 8, "planaria": {"model": {"preset": "tiny"}, "lora": {"rank": 8}}}"#,
+        &["E contradiction planaria.lora.rank"],
+    ),
+    bad(
         "too long a sequence",
         r#"{"train_batch_size": 8, "planaria": {"model": {"preset": "tiny"}, "data": {"sequence_length": 512}}}"#,
         &["E contradiction planaria.data.sequence_length"],

@@ -1,7 +1,6 @@
 //! GPT-2 (Radford et al. 2019): pre-norm LayerNorm, fused q/k/v, learned positions, GELU.
 
 use super::embed::Embed;
-use super::head::Head;
 use super::{Builder, ModelSpec};
 use crate::block::{
     Backward, Block, BlockPlan, Decode, Forward, GradSink, Init, LeafShape, Model, Precision,
@@ -15,7 +14,7 @@ use crate::kernels::gemm::GemmElement;
 use crate::kernels::norm::Norm;
 use crate::ops::{Layout, Linear, NormLayer, in_dtype, in_dtype_bytes};
 use half::{bf16, f16};
-use planaria_base::{ParamId, Site};
+use planaria_base::ParamId;
 
 /// One transformer block.
 struct Layer {
@@ -42,15 +41,7 @@ pub(super) fn build(spec: &ModelSpec) -> Model {
         blocks.push(Box::new(layer(spec, i, &mut b)));
     }
     let norm = norm_layer(&mut b, "transformer.ln_f", spec);
-    let (weights, site) = if spec.tied {
-        b.params[wte.index()].sites = 2;
-        (wte, Site(1))
-    } else {
-        (b.add("lm_head.weight".to_owned(), &[spec.vocab, d], normal), Site(0))
-    };
-    let head = Box::new(Head::new(norm, weights, site, spec.vocab));
-    let (width, vocab, max_length) = (d, spec.vocab, spec.max_length);
-    Model { params: b.params, blocks, head, width, vocab, max_length }
+    b.finish(spec, blocks, wte, norm)
 }
 
 fn norm_layer(b: &mut Builder, name: &str, spec: &ModelSpec) -> NormLayer {
@@ -59,23 +50,30 @@ fn norm_layer(b: &mut Builder, name: &str, spec: &ModelSpec) -> NormLayer {
     NormLayer { norm, w, b: Some(b.add(format!("{name}.bias"), &[spec.width], Init::Zeros)) }
 }
 
-fn linear(b: &mut Builder, name: &str, inputs: usize, outputs: usize, std: f32) -> Linear {
+fn linear(
+    b: &mut Builder,
+    spec: &ModelSpec,
+    name: &str,
+    (inputs, outputs): (usize, usize),
+    std: f32,
+) -> Linear {
     let w = b.add(format!("{name}.weight"), &[inputs, outputs], Init::Normal { std });
     let bias = b.add(format!("{name}.bias"), &[outputs], Init::Zeros);
-    Linear { w, b: Some(bias), inputs, outputs, layout: Layout::InOut }
+    let lora = b.lora(spec, name, (inputs, outputs));
+    Linear { w, b: Some(bias), inputs, outputs, layout: Layout::InOut, lora }
 }
 
 fn layer(spec: &ModelSpec, i: usize, b: &mut Builder) -> Layer {
     let first = b.params.len();
     let (d, std, at) = (spec.width, spec.init_std, format!("transformer.h.{i}"));
     let norm1 = norm_layer(b, &format!("{at}.ln_1"), spec);
-    let qkv = linear(b, &format!("{at}.attn.c_attn"), d, 3 * d, std);
+    let qkv = linear(b, spec, &format!("{at}.attn.c_attn"), (d, 3 * d), std);
     // The paper's scaling: 2·layers branches add up in the stream.
     let branch = std / (2.0 * spec.layers as f32).sqrt();
-    let out = linear(b, &format!("{at}.attn.c_proj"), d, d, branch);
+    let out = linear(b, spec, &format!("{at}.attn.c_proj"), (d, d), branch);
     let norm2 = norm_layer(b, &format!("{at}.ln_2"), spec);
-    let up = linear(b, &format!("{at}.mlp.c_fc"), d, spec.mlp_width, std);
-    let down = linear(b, &format!("{at}.mlp.c_proj"), spec.mlp_width, d, branch);
+    let up = linear(b, spec, &format!("{at}.mlp.c_fc"), (d, spec.mlp_width), std);
+    let down = linear(b, spec, &format!("{at}.mlp.c_proj"), (spec.mlp_width, d), branch);
     let attention = AttentionShape {
         sequences: 0,
         length: 0,
@@ -83,6 +81,7 @@ fn layer(spec: &ModelSpec, i: usize, b: &mut Builder) -> Layer {
         kv_heads: spec.heads,
         head_dim: spec.head_dim,
         scale: 1.0 / (spec.head_dim as f32).sqrt(),
+        window: None,
     };
     let params = b.params[first..].iter().map(|p| p.id).collect();
     let (name, gelu) = (format!("h.{i}"), spec.gelu);
@@ -138,7 +137,9 @@ impl Layer {
         let dqkv = slot_bytes::<A>(n * self.qkv.outputs);
         let attention = narrow + h + dqkv + params(self.out, self.qkv);
         let backward = 2 * h + mlp.max(attention).max(self.norm1.scratch_bytes(n));
-        backward.max(h + act)
+        let linears = [self.qkv, self.out, self.up, self.down];
+        let lora = linears.map(|l| l.lora_bytes::<A>(n)).into_iter().max().unwrap_or(0);
+        backward.max(h + act) + lora
     }
 
     fn forward_as<A: GemmElement>(&self, cx: &mut Compute, io: Forward<'_>) {
@@ -149,14 +150,14 @@ impl Layer {
         let h = arena.take::<A>(n * d);
         let act = arena.take::<A>(n * self.up.outputs);
         self.norm1.forward(kit, p, io.x, (h, s.stats1));
-        self.qkv.forward(kit, p, h, (s.qkv, 3 * d));
+        self.qkv.forward(kit, p, h, (s.qkv, 3 * d), &mut arena);
         let shape = self.shape(io.batch.shape);
         attention(kit, shape, (s.qkv, QkvLayout::fused(shape)), s.attended, s.lse);
-        self.out.forward_residual(kit, p, s.attended, (io.x, s.mid));
+        self.out.forward_residual(kit, p, s.attended, (io.x, s.mid), &mut arena);
         self.norm2.forward(kit, p, s.mid, (h, s.stats2));
-        self.up.forward(kit, p, h, (s.up, self.up.outputs));
+        self.up.forward(kit, p, h, (s.up, self.up.outputs), &mut arena);
         gelu(kit, self.gelu, s.up, act);
-        self.down.forward_residual(kit, p, act, (s.mid, io.y));
+        self.down.forward_residual(kit, p, act, (s.mid, io.y), &mut arena);
     }
 
     fn backward_as<A: GemmElement>(&self, cx: &mut Compute, io: Backward<'_>, sink: &dyn GradSink) {
@@ -170,12 +171,12 @@ impl Layer {
             let dy = in_dtype::<A>(kit, io.dy, &mut arena);
             let act = arena.take::<A>(n * self.up.outputs);
             let dact = arena.take::<A>(n * self.up.outputs);
-            self.down.backward_input(kit, p, (dy, d), dact);
+            self.down.backward_input(kit, p, (dy, d), dact, &mut arena);
             gelu_backward(kit, self.gelu, s.up, dact, act);
-            self.down.backward_params(kit, act, (dy, d), &mut arena, sink);
-            self.up.backward_input(kit, p, (dact, self.up.outputs), dh);
+            self.down.backward_params(kit, p, act, (dy, d), (&mut arena, sink));
+            self.up.backward_input(kit, p, (dact, self.up.outputs), dh, &mut arena);
             self.norm2.again(kit, p, s.mid, (h, s.stats2));
-            self.up.backward_params(kit, h, (dact, self.up.outputs), &mut arena, sink);
+            self.up.backward_params(kit, p, h, (dact, self.up.outputs), (&mut arena, sink));
         }
         self.norm2.backward(kit, p, (s.mid, s.stats2, dh), io.dy, (&mut arena, sink));
         {
@@ -183,15 +184,15 @@ impl Layer {
             let dmid = in_dtype::<A>(kit, io.dy, &mut arena);
             let dattended = arena.take::<A>(n * d);
             let dqkv = arena.take::<A>(n * 3 * d);
-            self.out.backward_input(kit, p, (dmid, d), dattended);
-            self.out.backward_params(kit, s.attended, (dmid, d), &mut arena, sink);
+            self.out.backward_input(kit, p, (dmid, d), dattended, &mut arena);
+            self.out.backward_params(kit, p, s.attended, (dmid, d), (&mut arena, sink));
             let shape = self.shape(io.batch.shape);
             let (layout, qkv, out, lse) = (QkvLayout::fused(shape), &*s.qkv, &*s.attended, &*s.lse);
             let back = AttentionBackward { qkv, layout, out, lse, dout: dattended, dqkv };
             attention_backward(kit, shape, back);
-            self.qkv.backward_input(kit, p, (dqkv, 3 * d), dh);
+            self.qkv.backward_input(kit, p, (dqkv, 3 * d), dh, &mut arena);
             self.norm1.again(kit, p, io.x, (h, s.stats1));
-            self.qkv.backward_params(kit, h, (dqkv, 3 * d), &mut arena, sink);
+            self.qkv.backward_params(kit, p, h, (dqkv, 3 * d), (&mut arena, sink));
         }
         self.norm1.backward(kit, p, (io.x, s.stats1, dh), io.dy, (&mut arena, sink));
     }
@@ -253,12 +254,12 @@ impl Block for Layer {
         let up = arena.take::<f32>(n * self.up.outputs);
         let act = arena.take::<f32>(n * self.up.outputs);
         self.norm1.forward(kit, p, io.x, (h, &mut *stats));
-        self.qkv.forward(kit, p, h, (qkv, 3 * d));
+        self.qkv.forward(kit, p, h, (qkv, 3 * d), &mut arena);
         cached_attention(kit, self.attention, (qkv, io.position), io.cache, h);
-        self.out.forward_residual(kit, p, h, (io.x, mid));
+        self.out.forward_residual(kit, p, h, (io.x, mid), &mut arena);
         self.norm2.forward(kit, p, mid, (h, stats));
-        self.up.forward(kit, p, h, (up, self.up.outputs));
+        self.up.forward(kit, p, h, (up, self.up.outputs), &mut arena);
         gelu(kit, self.gelu, up, act);
-        self.down.forward_residual(kit, p, act, (mid, io.y));
+        self.down.forward_residual(kit, p, act, (mid, io.y), &mut arena);
     }
 }

@@ -19,6 +19,7 @@
 //! Decoding is in fp32. A position's result does not depend on how many came in one call, so a
 //! prompt in one piece and token by token give the same bits.
 
+pub mod chat;
 mod sample;
 
 pub use sample::{Sampling, SamplingError, sample};

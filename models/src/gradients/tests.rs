@@ -12,7 +12,8 @@ const PARAM: ParamId = ParamId(0);
 
 fn gradients(leaves: u32, sites: u8) -> Gradients {
     let shape = vec![ROWS, WIDTH];
-    let spec = ParamSpec { id: PARAM, name: "w".into(), shape, init: Init::Zeros, sites };
+    let spec =
+        ParamSpec { id: PARAM, name: "w".into(), shape, init: Init::Zeros, sites, frozen: false };
     Gradients::new(Isa::detect(), &[spec], leaves, 8)
 }
 

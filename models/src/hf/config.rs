@@ -34,7 +34,9 @@ impl HfConfig {
         let mut notes = Vec::new();
         let (spec, dropouts) = match fields.text("model_type")? {
             Some("gpt2") => (gpt2(fields)?, &["resid_pdrop", "embd_pdrop", "attn_pdrop"][..]),
-            Some("llama") => (llama(fields)?, &["attention_dropout"][..]),
+            Some(kind) if FAMILIES.contains(&kind) => {
+                (llama(fields, kind)?, &["attention_dropout"][..])
+            }
             Some(other) => return Err(ImportError::UnknownFamily { found: other.to_owned() }),
             None => return Err(ImportError::MissingKey { key: "model_type".to_owned() }),
         };
@@ -49,6 +51,9 @@ impl HfConfig {
         Ok(HfConfig { spec, dtype: dtype(fields)?, dropout, notes })
     }
 }
+
+/// Every `model_type` that is read.
+pub(super) const FAMILIES: [&str; 6] = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3"];
 
 fn gpt2(f: Fields<'_>) -> Result<ModelSpec, ImportError> {
     f.only("add_cross_attention", false)?;
@@ -74,37 +79,97 @@ fn gpt2(f: Fields<'_>) -> Result<ModelSpec, ImportError> {
     })
 }
 
-fn llama(f: Fields<'_>) -> Result<ModelSpec, ImportError> {
+/// LLaMA and its kin: what differs is in the spec.
+fn llama(f: Fields<'_>, kind: &str) -> Result<ModelSpec, ImportError> {
     match f.text("hidden_act")?.unwrap_or("silu") {
         "silu" | "swish" => {}
         other => return Err(unsupported("hidden_act", other)),
     }
     let (width, heads) = (f.size("hidden_size")?, f.size("num_attention_heads")?);
-    let head_dim = f.size_or("head_dim", (width / heads).max(1))?;
-    let max_length = f.size_or("max_position_embeddings", 2048)?;
+    // Only LLaMA's own class takes these from other keys; the others' defaults are one model's.
+    let is_llama = kind == "llama";
+    let max_length = match f.opt_size("max_position_embeddings")? {
+        None if is_llama => 2048,
+        _ => f.size("max_position_embeddings")?,
+    };
+    let kv_heads = match f.opt_size("num_key_value_heads")? {
+        None if is_llama || f.names("num_key_value_heads") => heads,
+        _ => f.size("num_key_value_heads")?,
+    };
     let layers = f.size("num_hidden_layers")?;
-    let rope = rope(f)?;
+    let rope = rope(f, if kind == "smollm3" { 2e6 } else { 10_000.0 })?;
+    let mlp_bias = matches!(kind, "llama" | "smollm3") && f.flag_or("mlp_bias", false)?;
+    let attention_bias = match kind {
+        "mistral" => false,
+        "qwen2" => true,
+        _ => f.flag_or("attention_bias", false)?,
+    };
     let spec = ModelSpec::gpt2(layers, width, heads, f.size("vocab_size")?, max_length);
     Ok(ModelSpec {
         family: Family::Llama,
-        kv_heads: f.size_or("num_key_value_heads", heads)?,
-        head_dim,
+        kv_heads,
+        head_dim: match f.opt_size("head_dim")? {
+            Some(size) => size,
+            None if kind == "qwen3" => 128,
+            None => (width / heads).max(1),
+        },
         mlp_width: f.size("intermediate_size")?,
-        tied: f.flag_or("tie_word_embeddings", false)?,
+        tied: f.flag_or("tie_word_embeddings", kind == "smollm3")?,
         norm_eps: positive_or(f, "rms_norm_eps", 1e-6)?,
         rope_theta: rope.theta,
         rope_scaling: rope.scaling,
-        attention_bias: f.flag_or("attention_bias", false)?,
-        mlp_bias: f.flag_or("mlp_bias", false)?,
+        attention_bias,
+        bias_qkv_only: kind == "qwen2",
+        mlp_bias,
+        qk_norm: kind == "qwen3",
+        window: window(f, kind, layers)?,
+        no_rope: if kind == "smollm3" { no_rope(f, layers)? } else { Vec::new() },
         init_std: positive_or(f, "initializer_range", 0.02)?,
         ..spec
     })
 }
 
+/// The window of attention, one for all layers.
+fn window(f: Fields<'_>, kind: &str, layers: usize) -> Result<Option<usize>, ImportError> {
+    let size = f.opt_size("sliding_window")?;
+    match kind {
+        "llama" => return Ok(None),
+        // Mistral's class slides where the file does not say.
+        "mistral" => return Ok(if f.names("sliding_window") { size } else { Some(4096) }),
+        _ if !f.flag_or("use_sliding_window", false)? => return Ok(None),
+        _ => {}
+    }
+    let sliding = match f.list("layer_types")? {
+        Some(types) => types.iter().filter(|t| t.as_str() == Some("sliding_attention")).count(),
+        None if kind == "smollm3" => layers,
+        None => layers.saturating_sub(f.number_or("max_window_layers", 28.0)? as usize),
+    };
+    match sliding {
+        0 => Ok(None),
+        n if n == layers => Ok(size),
+        n => Err(unsupported("sliding_window", &format!("on {n} of {layers} layers"))),
+    }
+}
+
+/// The layers without rotary positions: SmolLM3 writes 0 for them.
+fn no_rope(f: Fields<'_>, layers: usize) -> Result<Vec<usize>, ImportError> {
+    let Some(list) = f.list("no_rope_layers")? else {
+        let interval = f.size_or("no_rope_layer_interval", 4)?;
+        return Ok((0..layers).filter(|i| (i + 1).is_multiple_of(interval)).collect());
+    };
+    let known = list.iter().all(|v| matches!(v.as_u64(), Some(0 | 1)));
+    if list.len() != layers || !known {
+        let found = format!("{} entries", list.len());
+        let (key, expected) = ("no_rope_layers".to_owned(), "a 0 or 1 for each layer");
+        return Err(ImportError::WrongValue { key, expected, found });
+    }
+    Ok((0..layers).filter(|&i| list[i].as_u64() == Some(0)).collect())
+}
+
 /// `rope_parameters` (new), or `rope_theta` with `rope_scaling` (old). Where a file has both, they
 /// must say the same.
-fn rope(f: Fields<'_>) -> Result<Rope, ImportError> {
-    let theta = if f.has("rope_theta") { positive(f, "rope_theta")? } else { 10_000.0 };
+fn rope(f: Fields<'_>, default: f64) -> Result<Rope, ImportError> {
+    let theta = if f.has("rope_theta") { positive(f, "rope_theta")? } else { default };
     let old = match f.object("rope_scaling")? {
         Some(object) => Some(rope_object(object, theta)?),
         None => None,
@@ -213,8 +278,8 @@ pub(super) fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
-/// The config.json of a spec: the keys that `GPT2Config` and `LlamaConfig` read, in both forms where
-/// transformers 4 and 5 differ.
+/// The config.json of a spec: the keys that transformers' classes read, in both forms where its
+/// versions 4 and 5 differ.
 pub(super) fn write(spec: &ModelSpec, dtype: DType, ids: super::SpecialIds) -> Value {
     let mut value = match spec.family {
         Family::Gpt2 => write_gpt2(spec),
@@ -225,6 +290,8 @@ pub(super) fn write(spec: &ModelSpec, dtype: DType, ids: super::SpecialIds) -> V
     value["initializer_range"] = decimal(spec.init_std);
     value["bos_token_id"] = ids.bos.into();
     value["eos_token_id"] = ids.eos.into();
+    // SmolLM3's class has one of its own, beyond most vocabularies.
+    value["pad_token_id"] = Value::Null;
     value["dtype"] = dtype_name(dtype).into();
     value["torch_dtype"] = dtype_name(dtype).into();
     value["use_cache"] = true.into();
@@ -252,6 +319,8 @@ fn write_gpt2(spec: &ModelSpec) -> Value {
 }
 
 fn write_llama(spec: &ModelSpec) -> Value {
+    // A spec that was checked has a type.
+    let kind = spec.model_type().unwrap_or("llama");
     let mut scaling = match spec.rope_scaling {
         RopeScaling::Default => serde_json::json!({ "rope_type": "default" }),
         RopeScaling::Linear { factor } => {
@@ -272,9 +341,16 @@ fn write_llama(spec: &ModelSpec) -> Value {
     };
     let old = if spec.rope_scaling == RopeScaling::Default { Value::Null } else { scaling.clone() };
     scaling["rope_theta"] = spec.rope_theta.into();
-    serde_json::json!({
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    let class = match kind {
+        "mistral" => "MistralForCausalLM",
+        "qwen2" => "Qwen2ForCausalLM",
+        "qwen3" => "Qwen3ForCausalLM",
+        "smollm3" => "SmolLM3ForCausalLM",
+        _ => "LlamaForCausalLM",
+    };
+    let mut value = serde_json::json!({
+        "architectures": [class],
+        "model_type": kind,
         "hidden_act": "silu",
         "hidden_size": spec.width,
         "intermediate_size": spec.mlp_width,
@@ -290,5 +366,19 @@ fn write_llama(spec: &ModelSpec) -> Value {
         "attention_bias": spec.attention_bias,
         "mlp_bias": spec.mlp_bias,
         "attention_dropout": 0.0,
-    })
+    });
+    if kind != "llama" {
+        value["sliding_window"] = spec.window.into();
+    }
+    if matches!(kind, "qwen2" | "qwen3" | "smollm3") {
+        let layer = if spec.window.is_some() { "sliding_attention" } else { "full_attention" };
+        value["use_sliding_window"] = spec.window.is_some().into();
+        value["max_window_layers"] = if spec.window.is_some() { 0 } else { spec.layers }.into();
+        value["layer_types"] = vec![layer; spec.layers].into();
+    }
+    if kind == "smollm3" {
+        let rotated = |i| u8::from(!spec.no_rope.contains(&i));
+        value["no_rope_layers"] = (0..spec.layers).map(rotated).collect();
+    }
+    value
 }

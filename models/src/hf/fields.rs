@@ -30,6 +30,20 @@ impl<'a> Fields<'a> {
         self.value(key).is_some()
     }
 
+    /// Whether the key stands there, `null` or not.
+    pub(super) fn names(self, key: &str) -> bool {
+        self.object.contains_key(key)
+    }
+
+    pub(super) fn opt_size(self, key: &str) -> Result<Option<usize>, ImportError> {
+        self.value(key).map(|v| size(key, v)).transpose()
+    }
+
+    pub(super) fn list(self, key: &str) -> Result<Option<&'a [Value]>, ImportError> {
+        let list = |v: &'a Value| v.as_array().ok_or_else(|| wrong(key, "a list", v));
+        Ok(self.value(key).map(list).transpose()?.map(Vec::as_slice))
+    }
+
     fn required(self, key: &str) -> Result<&'a Value, ImportError> {
         self.value(key).ok_or_else(|| ImportError::MissingKey { key: key.to_owned() })
     }

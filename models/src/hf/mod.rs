@@ -105,7 +105,7 @@ pub enum ImportError {
     #[error("config.json is not a JSON object")]
     NotAnObject,
     /// Another model family.
-    #[error("model_type {found:?} is not supported; supported are gpt2 and llama")]
+    #[error("model_type {found:?} is not supported; supported are {}", config::FAMILIES.join(", "))]
     UnknownFamily {
         /// What the config names.
         found: String,

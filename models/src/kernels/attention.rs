@@ -41,6 +41,20 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Scores are multiplied by this.
     pub scale: f32,
+    /// A query sees so many keys at most, itself included; `None` is all before it.
+    pub window: Option<usize>,
+}
+
+impl AttentionShape {
+    /// The first key that query `i` sees.
+    fn first_key(&self, i: usize) -> usize {
+        self.window.map_or(0, |window| (i + 1).saturating_sub(window))
+    }
+
+    /// The first query that no longer sees key `j`.
+    fn end_query(&self, j: usize) -> usize {
+        self.window.map_or(usize::MAX, |window| j.saturating_add(window))
+    }
 }
 
 /// Where q, k and v lie in one fused buffer of rows.
@@ -160,13 +174,15 @@ pub fn attention<T: GemmElement>(
 type Steps<'a> = (Dims, &'a dyn Fn(Place) -> Range<usize>);
 
 /// Steps of a tile of scores, queries from `first` by keys: none where no query sees a key.
-fn seen_tile(first: usize, at: Place, steps: usize) -> Range<usize> {
-    if at.col < first + at.row + at.rows { 0..steps } else { 0..0 }
+fn seen_tile(s: AttentionShape, first: usize, at: Place) -> Range<usize> {
+    let (query, end) = (first + at.row, first + at.row + at.rows);
+    let seen = at.col < end && at.col + at.cols > s.first_key(query);
+    if seen { 0..s.head_dim } else { 0..0 }
 }
 
-/// The keys that a tile's queries, counted from `first`, see.
-fn seen_keys(first: usize, at: Place) -> Range<usize> {
-    0..first + at.row + at.rows
+/// The keys that a tile's queries, counted from `first`, see; whole words of packed bf16.
+fn seen_keys(s: AttentionShape, first: usize, at: Place) -> Range<usize> {
+    s.first_key(first + at.row) / 2 * 2..first + at.row + at.rows
 }
 
 /// Where a head's results go.
@@ -191,9 +207,10 @@ fn forward_head<T: GemmElement>(
         let keys = first + rows;
         pack_a(isa, below(q, first), (rows, e), scratch.a);
         let scores = Store(Out::new(&mut *scratch.strip, stride));
-        let square: Steps<'_> = (Dims { m: rows, n: keys, k: e }, &|at| seen_tile(first, at, e));
+        let square: Steps<'_> =
+            (Dims { m: rows, n: keys, k: e }, &|at| seen_tile(shape, first, at));
         multiply::<T, _>(isa, square, scratch.a, (scratch.k_t, e), &scores);
-        let softmax = Softmax { first, stride, scale: shape.scale };
+        let softmax = Softmax { first, stride, scale: shape.scale, window: shape.window };
         softmax_rows::<T>(isa, softmax, &mut scratch.strip[..rows * stride], &mut sums[..rows]);
         for (i, (max, sum)) in sums[..rows].iter().enumerate() {
             let lse = to.lse.at(to.first_row + first + i, to.head, 1);
@@ -205,7 +222,7 @@ fn forward_head<T: GemmElement>(
         pack_a(isa, MatRef::rows(p, stride * ratio), (rows, keys), scratch.a);
         let epilogue =
             RowScale { out: to.out, row: to.first_row + first, col: to.head * e, sums: &sums };
-        let wide: Steps<'_> = (Dims { m: rows, n: e, k: keys }, &|at| seen_keys(first, at));
+        let wide: Steps<'_> = (Dims { m: rows, n: e, k: keys }, &|at| seen_keys(shape, first, at));
         multiply::<T, _>(isa, wide, scratch.a, (scratch.v, t), &epilogue);
     }
 }

@@ -5,6 +5,7 @@ use super::gemm::epilogue::Out;
 use super::simd::Element;
 use crate::compute::Kit;
 use serde::{Deserialize, Serialize};
+use std::sync::OnceLock;
 
 /// How the frequencies are stretched for longer contexts.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -30,27 +31,42 @@ pub enum RopeScaling {
     },
 }
 
-/// Cosines and sines of every position: `[positions, head_dim / 2]` each.
+/// Cosines and sines of every position, `[positions, head_dim / 2]` each; computed when they are first
+/// used, so that a model's shape can be looked at without them.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
+    positions: usize,
+    half: usize,
+    theta: f64,
+    scaling: RopeScaling,
+    turns: OnceLock<Turns>,
+}
+
+#[derive(Clone, Debug)]
+struct Turns {
     cos: Vec<f32>,
     sin: Vec<f32>,
-    half: usize,
 }
 
 impl RopeTable {
-    /// The table for `positions` positions, computed in f64.
+    /// The table for `positions` positions, to be computed in f64.
     #[must_use]
     pub fn new(positions: usize, head_dim: usize, theta: f64, scaling: RopeScaling) -> RopeTable {
-        let half = head_dim / 2;
-        let frequency = |i: usize| {
-            let plain = 1.0 / libm::pow(theta, (2 * i) as f64 / head_dim as f64);
-            scale(plain, scaling)
-        };
-        let frequencies: Vec<f64> = (0..half).map(frequency).collect();
-        let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
-        let (cos, sin) = angles.map(|a| (libm::cos(a) as f32, libm::sin(a) as f32)).unzip();
-        RopeTable { cos, sin, half }
+        RopeTable { positions, half: head_dim / 2, theta, scaling, turns: OnceLock::new() }
+    }
+
+    fn turns(&self) -> &Turns {
+        self.turns.get_or_init(|| {
+            let frequency = |i: usize| {
+                let plain = 1.0 / libm::pow(self.theta, (2 * i) as f64 / (2 * self.half) as f64);
+                scale(plain, self.scaling)
+            };
+            let frequencies: Vec<f64> = (0..self.half).map(frequency).collect();
+            let positions = 0..self.positions;
+            let angles = positions.flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
+            let (cos, sin) = angles.map(|a| (libm::cos(a) as f32, libm::sin(a) as f32)).unzip();
+            Turns { cos, sin }
+        })
     }
 }
 
@@ -95,13 +111,13 @@ pub struct RopeHeads {
 /// # Panics
 /// If a position is beyond the table.
 pub fn rope<A: Element>(kit: &Kit, at: RopeHeads, x: &mut [A], table: &RopeTable, inverse: bool) {
-    let width = 2 * table.half;
+    let (width, turns) = (2 * table.half, table.turns());
     let rows = (x.len() + at.row_stride - at.heads * width) / at.row_stride;
     let out = Out::new(x, at.row_stride);
     for_rows(kit, rows, 16, &|r| {
         for row in r {
             let t = (at.first + row % at.length) * table.half;
-            let (cos, sin) = (&table.cos[t..t + table.half], &table.sin[t..t + table.half]);
+            let (cos, sin) = (&turns.cos[t..t + table.half], &turns.sin[t..t + table.half]);
             let start = out.at(row, 0, at.heads * width);
             // SAFETY: rows are disjoint, and `at` checked the range.
             let heads = unsafe { std::slice::from_raw_parts_mut(start, at.heads * width) };

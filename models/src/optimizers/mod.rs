@@ -109,6 +109,7 @@ impl OptimizerSpec {
     #[must_use]
     pub fn state_names(&self, param: &ParamSpec) -> &'static [&'static str] {
         match self {
+            _ if param.frozen => &[],
             OptimizerSpec::Adam(_) | OptimizerSpec::Lamb(_) => ADAM_STATES,
             OptimizerSpec::Sgd(sgd) if sgd.momentum == 0.0 => &[],
             OptimizerSpec::Muon(_) if !Muon::takes(param) => ADAM_STATES,

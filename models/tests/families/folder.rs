@@ -1,5 +1,6 @@
 //! Hugging Face folders: forms of config.json, names, dtypes, and one clear error each.
 
+use crate::further::FURTHER;
 use crate::support::{Case, Mode, Tensors, Weights, golden, run};
 use half::{bf16, f16};
 use planaria_base::DType;
@@ -243,7 +244,7 @@ fn exported(import: &Import, weights: &Weights, dtype: DType) -> (Value, Tensors
 /// Out and in again: the same spec and names; values exactly in fp32, rounded in bf16 and fp16.
 #[test]
 fn export_and_import_are_inverse() {
-    for name in ["gpt2", "llama", "llama_tied", "stories260k"] {
+    for name in ["gpt2", "llama", "llama_tied", "stories260k"].into_iter().chain(FURTHER) {
         let (config, source) = (config(name), tensors(name));
         let first = load(&config, &source);
         let weights = Weights::read(&first, &source);

@@ -1,5 +1,6 @@
 //! Every kind of block against finite differences.
 
+use crate::further::FURTHER;
 use crate::support::Case;
 use planaria_base::ParamId;
 use planaria_models::block::{Backward, Block, BlockPlan, Decode, Forward, GradSink, LeafShape};
@@ -10,7 +11,7 @@ use planaria_models::gradcheck::GradCheck;
 const SHAPE: LeafShape = LeafShape { sequences: 2, length: 5 };
 const TOKENS: [u32; 10] = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3];
 
-fn batch() -> Batch<'static> {
+pub(crate) fn batch() -> Batch<'static> {
     Batch {
         shape: SHAPE,
         tokens: &TOKENS,
@@ -36,10 +37,12 @@ fn check<'a>(case: &'a Case, block: &'a dyn Block, reads_stream: bool) -> GradCh
 /// Embeddings and layers of all golden models.
 #[test]
 fn backward_is_the_derivative_of_forward() {
-    for name in ["gpt2", "llama", "llama_tied"] {
+    for name in ["gpt2", "llama", "llama_tied"].into_iter().chain(FURTHER) {
         let case = Case::open(name);
         for (i, block) in case.model.blocks.iter().enumerate() {
-            let found = check(&case, block.as_ref(), i > 0).run();
+            // A norm over six elements bends within the step of a difference.
+            let tolerance = if case.spec.qk_norm { 2e-2 } else { 1e-2 };
+            let found = GradCheck { tolerance, ..check(&case, block.as_ref(), i > 0) }.run();
             assert!(found.is_empty(), "{name} {}: {found:?}", block.name());
         }
     }

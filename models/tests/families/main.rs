@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod anomaly;
 mod folder;
+mod further;
 mod gradients;
 mod invariance;
+mod lora;
 mod support;
 mod text;

@@ -239,6 +239,24 @@ mod tests {
     }
 
     proptest! {
+        /// A good file with some bytes changed or cut off: read or refused, and what is read lies
+        /// within the file.
+        #[test]
+        fn damaged_files_never_panic(
+            changes in prop::collection::vec((0usize..200, 0u8..=255), 1..4),
+            cut in 8usize..200,
+        ) {
+            let mut bytes = file(TWO, 12);
+            for (at, to) in changes {
+                let at = at % bytes.len();
+                bytes[at] = to;
+            }
+            bytes.truncate(cut);
+            if let Ok((data, entries)) = parse(&bytes) {
+                prop_assert!(entries.values().all(|e| data + e.range.end <= bytes.len()));
+            }
+        }
+
         /// Random bytes behind a plausible length: an error, never a panic.
         #[test]
         fn random_headers_never_panic(header in "[ -~]{0,200}", data in 0usize..64) {

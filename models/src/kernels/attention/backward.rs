@@ -141,7 +141,7 @@ fn block<T: GemmElement>(
     let rows = (t - first).min(BLOCK);
     let keys = first + rows;
     let (q, dout) = (below(at.q, first), below(at.dout, first));
-    let square: Steps<'_> = (Dims { m: rows, n: keys, k: e }, &|at| seen_tile(first, at, e));
+    let square: Steps<'_> = (Dims { m: rows, n: keys, k: e }, &|at| seen_tile(shape, first, at));
     pack_a(isa, q, (rows, e), s.a);
     multiply::<T, _>(isa, square, s.a, (s.k_t, e), &Store(Out::new(&mut *s.scores, stride)));
     pack_a(isa, dout, (rows, e), s.a);
@@ -150,14 +150,17 @@ fn block<T: GemmElement>(
     let (mut lse, mut delta) = ([0.0; BLOCK], [0.0; BLOCK]);
     lse[..rows].iter_mut().enumerate().for_each(|(i, l)| *l = at.lse[(first + i) * shape.heads]);
     row_dots::<T>(isa, (&dout, &below(at.out, first)), e, &mut delta[..rows]);
-    let softmax = Softmax { first, stride, scale: shape.scale };
+    let softmax = Softmax { first, stride, scale: shape.scale, window: shape.window };
     let backward = SoftmaxBackward { softmax, lse: &lse[..rows], delta: &delta[..rows] };
     softmax_backward::<T>(isa, backward, s.scores, s.dp);
 
     let wide = stride * (size_of::<f32>() / size_of::<T>());
     let p = MatRef::rows(bytemuck::cast_slice::<f32, T>(s.scores), wide);
     let ds = MatRef::rows(bytemuck::cast_slice::<f32, T>(s.dp), wide);
-    let seeing = |at: Place| at.row.saturating_sub(first)..rows;
+    let seeing = |at: Place| {
+        let end = shape.end_query(at.row + at.rows - 1).saturating_sub(first).min(rows);
+        at.row.saturating_sub(first) / 2 * 2..end
+    };
     let tall: Steps<'_> = (Dims { m: keys, n: e, k: rows }, &seeing);
     pack_a(isa, p.t(), (keys, rows), s.a);
     pack_b(isa, dout, (rows, e), s.b);
@@ -167,7 +170,7 @@ fn block<T: GemmElement>(
     multiply::<T, _>(isa, tall, s.a, (s.b, rows), &Add(Out::new(&mut *s.dk, e)));
     pack_a(isa, ds, (rows, keys), s.a);
     let dq = At { out: at.dq, row: at.dq_at.0 + first, col: at.dq_at.1 };
-    let wide: Steps<'_> = (Dims { m: rows, n: e, k: keys }, &|at| seen_keys(first, at));
+    let wide: Steps<'_> = (Dims { m: rows, n: e, k: keys }, &|at| seen_keys(shape, first, at));
     multiply::<T, _>(isa, wide, s.a, (s.k, t), &dq);
 }
 

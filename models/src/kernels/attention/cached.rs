@@ -32,7 +32,8 @@ pub fn cached_attention(
         let first = h / (shape.heads / shape.kv_heads) * e;
         // SAFETY: each task has its own head's columns of one row.
         let to = unsafe { out.columns(i, h * e, e) };
-        attend(q, &cache[..(position + i + 1) * 2 * kv], (2 * kv, first, kv), shape.scale, to);
+        let (from, end) = (shape.first_key(position + i), position + i + 1);
+        attend(q, &cache[from * 2 * kv..end * 2 * kv], (2 * kv, first, kv), shape.scale, to);
     });
 }
 

@@ -7,13 +7,23 @@ use crate::kernels::math::exp;
 use crate::kernels::simd::{Element, Simd};
 use crate::simd_kernel;
 
-/// A block of scores: row `i` is query `first + i`, which sees keys `0..=first + i`.
+/// A block of scores: row `i` is query `first + i`, which sees keys up to `first + i`, the last
+/// `window` of them.
 #[derive(Clone, Copy)]
 pub(super) struct Softmax {
     pub(super) first: usize,
     /// fp32 elements from row to row of the strip.
     pub(super) stride: usize,
     pub(super) scale: f32,
+    pub(super) window: Option<usize>,
+}
+
+impl Softmax {
+    /// The keys that row `i` sees.
+    fn keys(&self, i: usize) -> (usize, usize) {
+        let end = self.first + i + 1;
+        (self.window.map_or(0, |window| end.saturating_sub(window)), end)
+    }
 }
 
 /// Replaces each row's scores by `exp(scale * s - max)` in `T` (unseen keys up to the block's end by
@@ -27,7 +37,7 @@ unsafe fn softmax_span<S: Simd, T: Element>(
 ) {
     let keys = s.first + sums.len();
     for (i, sum) in sums.iter_mut().enumerate() {
-        let seen = s.first + i + 1;
+        let seen = s.keys(i);
         let row = strip[i * s.stride..].as_mut_ptr();
         let out: *mut T = row.cast();
         // SAFETY: a row has `stride >= keys` elements, `stride` a multiple of 16; the bf16 written
@@ -35,17 +45,17 @@ unsafe fn softmax_span<S: Simd, T: Element>(
         unsafe {
             let low = S::splat(f32::NEG_INFINITY);
             let mut max = low;
-            for j in (0..seen).step_by(16) {
-                max = S::max(max, masked::<S>(row.add(j), seen - j, low));
+            for j in (seen.0 / 16 * 16..seen.1).step_by(16) {
+                max = S::max(max, masked::<S>(row.add(j), j, seen, low));
             }
             let max = S::hmax(max) * s.scale;
             let mut acc = S::splat(0.0);
             for j in (0..keys.next_multiple_of(16)).step_by(16) {
-                if j >= seen {
+                if j >= seen.1 || j + 16 <= seen.0 {
                     T::store::<S>(out.add(j), S::splat(0.0));
                     continue;
                 }
-                let x = masked::<S>(row.add(j), seen - j, low);
+                let x = masked::<S>(row.add(j), j, seen, low);
                 let e = exp::<S>(S::sub(S::mul(x, S::splat(s.scale)), S::splat(max)));
                 T::store::<S>(out.add(j), e);
                 acc = S::add(acc, T::load::<S>(out.add(j)));
@@ -55,20 +65,29 @@ unsafe fn softmax_span<S: Simd, T: Element>(
     }
 }
 
-/// Loads a piece of a row; lanes at or past `seen` become `other`.
+/// Loads the piece of a row that starts at key `j`; lanes outside of the keys `seen` become `other`.
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn masked<S: Simd>(p: *const f32, seen: usize, other: S::V) -> S::V {
+pub(super) unsafe fn masked<S: Simd>(
+    p: *const f32,
+    j: usize,
+    (from, end): (usize, usize),
+    other: S::V,
+) -> S::V {
     const LANE: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
     // SAFETY: as the caller promised.
     unsafe {
-        let x = S::load(p);
-        if seen >= 16 {
-            return x;
+        let mut x = S::load(p);
+        let before = |lanes: usize| S::lt(S::load(LANE.as_ptr()), S::splat(lanes as f32));
+        if end < j + 16 {
+            x = S::select(before(end - j), x, other);
         }
-        S::select(S::lt(S::load(LANE.as_ptr()), S::splat(seen as f32)), x, other)
+        if from > j {
+            x = S::select(before(from - j), other, x);
+        }
+        x
     }
 }
 
@@ -118,7 +137,7 @@ unsafe fn softmax_backward_span<S: Simd, T: Element>(
     let s = b.softmax;
     let keys = (s.first + b.lse.len()).next_multiple_of(16);
     for i in 0..b.lse.len() {
-        let seen = s.first + i + 1;
+        let seen = s.keys(i);
         let (row, drow) = (scores[i * s.stride..].as_mut_ptr(), dp[i * s.stride..].as_mut_ptr());
         let (p_out, ds_out): (*mut T, *mut T) = (row.cast(), drow.cast());
         // SAFETY: as in `softmax_span`.
@@ -127,14 +146,14 @@ unsafe fn softmax_backward_span<S: Simd, T: Element>(
             let (zero, scale) = (S::splat(0.0), S::splat(s.scale));
             let low = S::splat(f32::NEG_INFINITY);
             for j in (0..keys).step_by(16) {
-                if j >= seen {
+                if j >= seen.1 || j + 16 <= seen.0 {
                     T::store::<S>(p_out.add(j), zero);
                     T::store::<S>(ds_out.add(j), zero);
                     continue;
                 }
-                let x = masked::<S>(row.add(j), seen - j, low);
+                let x = masked::<S>(row.add(j), j, seen, low);
                 let p = exp::<S>(S::sub(S::mul(x, scale), lse));
-                let d = S::sub(masked::<S>(drow.add(j), seen - j, zero), delta);
+                let d = S::sub(masked::<S>(drow.add(j), j, seen, zero), delta);
                 T::store::<S>(p_out.add(j), p);
                 T::store::<S>(ds_out.add(j), S::mul(S::mul(p, d), scale));
             }

@@ -3,8 +3,21 @@ use crate::compute::Kit;
 use half::bf16;
 use planaria_base::rng::CounterRng;
 
-const SHAPE: AttentionShape =
-    AttentionShape { sequences: 2, length: 131, heads: 4, kv_heads: 2, head_dim: 24, scale: 0.2 };
+const SHAPE: AttentionShape = AttentionShape {
+    sequences: 2,
+    length: 131,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 24,
+    scale: 0.2,
+    window: None,
+};
+
+/// All keys, and windows within a block, across blocks, of one key, and longer than the sequence.
+fn shapes() -> impl Iterator<Item = AttentionShape> {
+    let windows = [None, Some(1), Some(7), Some(40), Some(119), Some(1000)];
+    windows.into_iter().map(|window| AttentionShape { window, ..SHAPE })
+}
 
 fn random<T: GemmElement>(seed: u64, len: usize) -> Vec<T> {
     let rng = CounterRng::new(seed);
@@ -50,7 +63,9 @@ fn naive(s: AttentionShape) -> (Vec<f64>, Vec<f64>) {
                 (0..e).map(|c| qkv[q_at(i) + c] * qkv[k_at(j) + c]).sum::<f64>()
                     * f64::from(s.scale)
             };
-            let weights: Vec<f64> = (0..=i).map(|j| score(j).exp()).collect();
+            let first = s.window.map_or(0, |w| (i + 1).saturating_sub(w));
+            let seen = |j: usize| if j < first { 0.0 } else { score(j).exp() };
+            let weights: Vec<f64> = (0..=i).map(seen).collect();
             let z: f64 = weights.iter().sum();
             let dp = |j: usize| -> f64 { (0..e).map(|c| dout[o + c] * qkv[v_at(j) + c]).sum() };
             let delta: f64 = (0..=i).map(|j| weights[j] / z * dp(j)).sum();
@@ -75,27 +90,32 @@ fn close(got: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Output and gradients against the definition, with grouped queries and a ragged last block.
+/// Output and gradients against the definition, with grouped queries, a ragged last block, and windows.
 #[test]
 fn attention_is_right() {
     let kit = Kit::new(2, crate::kernels::Isa::detect());
-    let (out, d) = naive(SHAPE);
-    let got = run::<f32>(&kit, SHAPE);
-    close(&got.out, &out, 2e-6);
-    close(&got.dqkv, &d, 1e-5);
-    let got = run::<bf16>(&kit, SHAPE);
-    close(&got.out, &out, 2e-2);
-    close(&got.dqkv, &d, 5e-2);
+    for shape in shapes() {
+        let (out, d) = naive(shape);
+        let got = run::<f32>(&kit, shape);
+        close(&got.out, &out, 2e-6);
+        close(&got.dqkv, &d, 1e-5);
+        let got = run::<bf16>(&kit, shape);
+        close(&got.out, &out, 2e-2);
+        close(&got.dqkv, &d, 5e-2);
+    }
 }
 
 /// The same bits for every thread count and ISA.
 #[test]
 fn attention_does_not_depend_on_threads_or_isa() {
-    let want = run::<f32>(&Kit::new(1, crate::kernels::Isa::Scalar), SHAPE);
-    for isa in crate::kernels::Isa::available() {
-        for threads in 1..=3 {
-            let got = run::<f32>(&Kit::new(threads, isa), SHAPE);
-            assert!(got.out == want.out && got.dqkv == want.dqkv, "{isa}, {threads} threads");
+    for shape in shapes() {
+        let want = run::<f32>(&Kit::new(1, crate::kernels::Isa::Scalar), shape);
+        for isa in crate::kernels::Isa::available() {
+            for threads in 1..=3 {
+                let got = run::<f32>(&Kit::new(threads, isa), shape);
+                let same = got.out == want.out && got.dqkv == want.dqkv;
+                assert!(same, "{isa}, {threads} threads, window {:?}", shape.window);
+            }
         }
     }
 }

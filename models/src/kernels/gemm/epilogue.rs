@@ -190,6 +190,33 @@ impl Epilogue for Add<'_> {
     }
 }
 
+/// `C += scale · A·B`, in fp32 or rounded to bf16.
+pub struct AddScaled<'a, A: Element> {
+    /// C.
+    pub out: Out<'a, A>,
+    /// The factor.
+    pub scale: f32,
+}
+
+impl<A: Element> Epilogue for AddScaled<'_, A> {
+    #[inline(always)]
+    unsafe fn tile<S: Simd>(&self, at: Place, tile: &Tile) {
+        pieces(at, |i, j, n| {
+            let c = self.out.at(at.row + i, at.col + j, n);
+            // SAFETY: the piece lies in the tile and, checked by `Out::at`, in C.
+            unsafe {
+                let x = S::load(tile.as_ptr().add(i * TILE_STRIDE + j));
+                store::<S, A>(c, S::fma(x, S::splat(self.scale), load::<S, A>(c, n)), n);
+            }
+        });
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, at: Place) {
+        self.out.prefetch(at);
+    }
+}
+
 /// `C = A·B + bias`.
 pub struct Bias<'a, A: Element> {
     /// C.
