@@ -43,6 +43,8 @@ enum Verb {
     Inspect(verbs::inspect::Inspect),
     /// Check or explain a configuration
     Config(verbs::config::Config),
+    /// Turn text into token files
+    Data(verbs::data::Data),
     /// Measure this machine, or training steps on it
     Bench(verbs::bench::Bench),
 }
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Verb::Export(verb) => verb.run(),
         Verb::Inspect(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
+        Verb::Data(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
     };
     output::exit_code(outcome)

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod config;
+pub(crate) mod data;
 pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod inspect;
