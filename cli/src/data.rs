@@ -8,7 +8,7 @@ use anyhow::Context;
 use planaria_actors::data::LeafSource;
 use planaria_base::Digest;
 use planaria_config::plan::{DataPlan, TextSource, TokenizerPlan};
-use planaria_models::tokenizers::Tokenizer;
+use planaria_models::tokenizers::{Builtin, Tokenizer};
 use planaria_storage::corpus;
 use planaria_storage::tokens::{TokenFile, TokenWriter, Windows};
 use std::path::{Path, PathBuf};
@@ -58,6 +58,7 @@ pub(crate) fn prepare(
 ) -> anyhow::Result<Data> {
     let (file, tokenizer, note) = match plan.tokens.as_slice() {
         [] => tokenize(plan, run_dir, model_folder)?,
+        [path] if path.ends_with(".bin") => import(plan, path)?,
         [path] => (TokenFile::open(Path::new(path))?, None, path.clone()),
         _ => {
             return Err(Usage("several token files are understood but not built yet".into()).into());
@@ -83,6 +84,21 @@ pub(crate) fn prepare(
     Ok(Data { digest, tokenizer, vocab, train, validation, note })
 }
 
+/// A token file of nanoGPT, llm.c or Megatron; the tokenizer says which ids are right.
+fn import(plan: &DataPlan, path: &str) -> anyhow::Result<(TokenFile, Option<Tokenizer>, String)> {
+    let tokenizer = match &plan.tokenizer {
+        TokenizerPlan::None | TokenizerPlan::FromModel | TokenizerPlan::Char => {
+            let reason = format!(
+                "data.tokens {path}: such a file does not say which vocabulary it has; name data.tokenizer (gpt2 for nanoGPT's and llm.c's GPT-2 files)"
+            );
+            return Err(Usage(reason).into());
+        }
+        _ => tokenizer(plan, &[], 0, None)?,
+    };
+    let file = TokenFile::import(Path::new(path), tokenizer.vocab() as u64)?;
+    Ok((file, Some(tokenizer), path.to_owned()))
+}
+
 fn tokenize(
     plan: &DataPlan,
     run_dir: &Path,
@@ -93,9 +109,10 @@ fn tokenize(
     let tokenizer = tokenizer(plan, &files, limit, model_folder)?;
     let key = Digest::of(format!("{note}\n{limit}\n{}", tokenizer.fingerprint()).as_bytes());
     let path = run_dir.join("data").join(format!("{}.tokens", key.short()));
-    // An earlier run's file is taken as it is: the spec holds its digest, so a resumed run cannot
-    // see other data.
-    if let Ok(file) = TokenFile::open(&path) {
+    // An earlier run's file is taken if its tokens still have its digest; a damaged one is made anew.
+    if let Ok(file) = TokenFile::open(&path)
+        && file.verify()
+    {
         return Ok((file, Some(tokenizer), note));
     }
     let mut writer = TokenWriter::create(&path, tokenizer.vocab() as u64)?;
@@ -158,11 +175,42 @@ fn tokenizer(
             Some(folder) => Ok(Tokenizer::from_file(&folder.join("tokenizer.json"))?),
             None => Err(Usage("the model names no folder with a tokenizer".into()).into()),
         },
-        TokenizerPlan::Gpt2 => Err(Usage(
-            "tokenizer gpt2 is understood but not built yet: name the path of a GPT-2 tokenizer.json"
-                .into(),
-        )
-        .into()),
+        TokenizerPlan::Gpt2 => Ok(Tokenizer::builtin(Builtin::Gpt2)?),
+        TokenizerPlan::Cl100k => Ok(Tokenizer::builtin(Builtin::Cl100k)?),
+        TokenizerPlan::O200k => Ok(Tokenizer::builtin(Builtin::O200k)?),
         TokenizerPlan::None => Err(Usage("text needs a tokenizer".into()).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A nanoGPT file trains with the vocabulary of the tokenizer that is named; an id beyond it, or
+    /// no tokenizer, is one error.
+    #[test]
+    fn token_files_of_others_need_a_tokenizer() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("t.bin");
+        let ids: Vec<u8> = (0..20u16).flat_map(u16::to_le_bytes).collect();
+        std::fs::write(&path, &ids).expect("written");
+        let mut plan = DataPlan {
+            text: Vec::new(),
+            tokens: vec![path.display().to_string()],
+            tokenizer: TokenizerPlan::Gpt2,
+            sequence_length: 4,
+            validation_fraction: 0.0,
+            max_bytes: None,
+            fingerprint: None,
+            mask_documents: false,
+        };
+        let data = prepare(&plan, dir.path(), None).expect("imported");
+        assert_eq!((data.vocab, data.train.samples()), (50_257, 4));
+        std::fs::write(&path, [ids, vec![0xff, 0xff]].concat()).expect("written");
+        let error = prepare(&plan, dir.path(), None).err().expect("beyond").to_string();
+        assert!(error.contains("token 20 is 65535, the vocabulary has 50257"), "{error}");
+        plan.tokenizer = TokenizerPlan::None;
+        let error = prepare(&plan, dir.path(), None).err().expect("no tokenizer").to_string();
+        assert!(error.contains("name data.tokenizer"), "{error}");
     }
 }

@@ -48,6 +48,8 @@ enum Verb {
     Config(verbs::config::Config),
     /// Predict memory, traffic and time of a configuration, for every layout
     Plan(verbs::plan::Plan),
+    /// Turn text into token files
+    Data(verbs::data::Data),
     /// Measure this machine, or training steps on it
     Bench(verbs::bench::Bench),
 }
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         Verb::Inspect(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
         Verb::Plan(verb) => verb.run(),
+        Verb::Data(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
     };
     output::exit_code(outcome)

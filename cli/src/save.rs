@@ -20,7 +20,7 @@ pub(crate) fn save(
     chat: Option<&ChatTemplate>,
 ) -> anyhow::Result<PathBuf> {
     let (to, spec) = (to.clone(), serde_json::to_value(trainer.spec())?);
-    let run = trainer.spec().run_id();
+    let (run, chat) = (trainer.spec().run_id(), serde_json::to_value(chat)?);
     let saved = trainer.call(move |device| {
         let (step, updates) = device.state();
         let info = |t: planaria_actors::device::TensorExport| TensorInfo {

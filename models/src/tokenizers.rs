@@ -1,4 +1,21 @@
-//! Tokenizers: bytes, characters, and any Hugging Face `tokenizer.json`.
+//! Tokenizers: bytes, characters, tiktoken's vocabularies, and any Hugging Face `tokenizer.json`.
+//!
+//! Text is text: a literal `<|endoftext|>` in it becomes the ids of its letters. Only
+//! [`Tokenizer::encode_control`] reads control tokens, for prompts.
+
+mod bpe;
+mod byte_level;
+mod split;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod tiktoken;
+
+pub use stream::StreamDecoder;
+pub use tiktoken::Builtin;
+
+use bpe::Bpe;
+use byte_level::ByteLevel;
 
 use planaria_base::Digest;
 use serde::{Deserialize, Serialize};
@@ -43,8 +60,26 @@ pub enum Tokenizer {
     Byte,
     /// One id per character, ascending: nanoGPT's character recipe.
     Char(Vec<char>),
-    /// A Hugging Face tokenizer, with the text of its file.
-    HuggingFace(Box<tokenizers::Tokenizer>, String),
+    /// A vocabulary of tiktoken.
+    Tiktoken(Box<Tiktoken>),
+    /// A Hugging Face tokenizer.
+    HuggingFace(Box<HuggingFace>),
+}
+
+/// A vocabulary of tiktoken, loaded.
+#[derive(Debug)]
+pub struct Tiktoken {
+    which: Builtin,
+    bpe: Bpe,
+}
+
+/// A `tokenizer.json`, loaded.
+#[derive(Debug)]
+pub struct HuggingFace {
+    /// Reads control tokens in text as text.
+    inner: tokenizers::Tokenizer,
+    json: String,
+    fast: Option<ByteLevel>,
 }
 
 /// A tokenizer as a checkpoint stores it.
@@ -57,6 +92,11 @@ pub enum TokenizerSpec {
     Char {
         /// The characters, ascending.
         characters: String,
+    },
+    /// [`Tokenizer::Tiktoken`].
+    Tiktoken {
+        /// Its name.
+        name: Builtin,
     },
     /// [`Tokenizer::HuggingFace`].
     HuggingFace {
@@ -85,8 +125,23 @@ impl Tokenizer {
     }
 
     fn from_json(json: String) -> Result<Tokenizer, String> {
-        let inner: tokenizers::Tokenizer = json.parse().map_err(|e| format!("{e}"))?;
-        Ok(Tokenizer::HuggingFace(Box::new(inner), json))
+        let file = serde_json::from_str(&json).map_err(|e| e.to_string())?;
+        let mut inner: tokenizers::Tokenizer = json.parse().map_err(|e| format!("{e}"))?;
+        // Files carry the truncation and padding of whoever saved them; data has neither.
+        inner.with_truncation(None).map_err(|e| format!("{e}"))?.with_padding(None);
+        inner.set_encode_special_tokens(true);
+        let fast = ByteLevel::new(&file);
+        Ok(Tokenizer::HuggingFace(Box::new(HuggingFace { inner, json, fast })))
+    }
+
+    /// Loads a vocabulary of tiktoken; takes some tenths of a second.
+    ///
+    /// # Errors
+    /// If the vocabulary that was compiled in is damaged.
+    pub fn builtin(which: Builtin) -> Result<Tokenizer, TokenizerError> {
+        let file = |reason| TokenizerError::File { path: format!("{which:?}"), reason };
+        let bpe = which.load().map_err(file)?;
+        Ok(Tokenizer::Tiktoken(Box::new(Tiktoken { which, bpe })))
     }
 
     /// Makes it again from what a checkpoint stored.
@@ -97,6 +152,7 @@ impl Tokenizer {
         match spec {
             TokenizerSpec::Byte => Ok(Tokenizer::Byte),
             TokenizerSpec::Char { characters } => Ok(Tokenizer::Char(characters.chars().collect())),
+            TokenizerSpec::Tiktoken { name } => Tokenizer::builtin(name),
             TokenizerSpec::HuggingFace { json } => Tokenizer::from_json(json)
                 .map_err(|reason| TokenizerError::File { path: "checkpoint".into(), reason }),
         }
@@ -108,7 +164,8 @@ impl Tokenizer {
         match self {
             Tokenizer::Byte => TokenizerSpec::Byte,
             Tokenizer::Char(set) => TokenizerSpec::Char { characters: set.iter().collect() },
-            Tokenizer::HuggingFace(_, json) => TokenizerSpec::HuggingFace { json: json.clone() },
+            Tokenizer::Tiktoken(t) => TokenizerSpec::Tiktoken { name: t.which },
+            Tokenizer::HuggingFace(t) => TokenizerSpec::HuggingFace { json: t.json.clone() },
         }
     }
 
@@ -118,7 +175,23 @@ impl Tokenizer {
         match self {
             Tokenizer::Byte => 256,
             Tokenizer::Char(set) => set.len(),
-            Tokenizer::HuggingFace(inner, _) => inner.get_vocab_size(true),
+            Tokenizer::Tiktoken(t) => t.which.vocab(),
+            // Ids may have gaps, so their number is not enough.
+            Tokenizer::HuggingFace(t) => {
+                let highest = t.inner.get_vocab(true).into_values().max();
+                highest.map_or(0, |id| id as usize + 1)
+            }
+        }
+    }
+
+    /// The id that ends a document, where the vocabulary has one.
+    #[must_use]
+    pub fn end_of_text(&self) -> Option<u32> {
+        const NAMES: [&str; 4] = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"];
+        match self {
+            Tokenizer::Byte | Tokenizer::Char(_) => None,
+            Tokenizer::Tiktoken(t) => t.which.control().first().map(|c| c.1),
+            Tokenizer::HuggingFace(t) => NAMES.iter().find_map(|name| t.inner.token_to_id(name)),
         }
     }
 
@@ -131,7 +204,7 @@ impl Tokenizer {
         Digest::of(&serde_json::to_vec(&self.spec()).expect("plain data"))
     }
 
-    /// Ids of raw bytes.
+    /// Ids of raw bytes. Whatever looks like a control token is text.
     ///
     /// # Errors
     /// If the bytes are not text and the tokenizer needs text, or a character is not known.
@@ -144,10 +217,42 @@ impl Tokenizer {
         match self {
             Tokenizer::Byte => unreachable!("handled above"),
             Tokenizer::Char(set) => text.chars().map(|c| char_id(set, c)).collect(),
-            Tokenizer::HuggingFace(inner, _) => inner
-                .encode(text, false)
-                .map(|e| e.get_ids().to_vec())
-                .map_err(|e| TokenizerError::Encode(e.to_string())),
+            Tokenizer::Tiktoken(t) => Ok(t.bpe.encode(text)),
+            Tokenizer::HuggingFace(t) => match t.fast.as_ref().and_then(|f| f.encode(text)) {
+                Some(ids) => Ok(ids),
+                None => crate_encode(&t.inner, text),
+            },
+        }
+    }
+
+    /// Ids of a prompt: names of control tokens become those tokens.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_control(&self, bytes: &[u8]) -> Result<Vec<u32>, TokenizerError> {
+        let text = |offset| TokenizerError::Utf8 { offset };
+        match self {
+            Tokenizer::Byte | Tokenizer::Char(_) => self.encode(bytes),
+            Tokenizer::HuggingFace(t) => {
+                let prompt = std::str::from_utf8(bytes).map_err(|e| text(e.valid_up_to()))?;
+                let mut inner = t.inner.clone();
+                inner.set_encode_special_tokens(false);
+                crate_encode(&inner, prompt)
+            }
+            Tokenizer::Tiktoken(t) => {
+                let mut rest = std::str::from_utf8(bytes).map_err(|e| text(e.valid_up_to()))?;
+                let mut ids = Vec::new();
+                let names = t.which.control();
+                while let Some((at, name, id)) =
+                    names.iter().filter_map(|&(n, id)| Some((rest.find(n)?, n, id))).min()
+                {
+                    ids.extend(t.bpe.encode(&rest[..at]));
+                    ids.push(id);
+                    rest = &rest[at + name.len()..];
+                }
+                ids.extend(t.bpe.encode(rest));
+                Ok(ids)
+            }
         }
     }
 
@@ -160,39 +265,36 @@ impl Tokenizer {
                 let text: String = ids.iter().filter_map(|&i| set.get(i as usize)).collect();
                 text.into_bytes()
             }
-            Tokenizer::HuggingFace(inner, _) => inner.decode(ids, false).unwrap_or_default().into(),
+            Tokenizer::Tiktoken(t) => ids.iter().flat_map(|&id| t.bytes_of(id)).copied().collect(),
+            Tokenizer::HuggingFace(t) => match &t.fast {
+                Some(fast) => {
+                    let name = |id| t.inner.id_to_token(id).unwrap_or_default().into_bytes();
+                    let bytes = |&id: &u32| match fast.bpe.bytes_of(id) {
+                        [] => name(id),
+                        bytes => bytes.to_vec(),
+                    };
+                    ids.iter().flat_map(bytes).collect()
+                }
+                None => t.inner.decode(ids, false).unwrap_or_default().into(),
+            },
         }
     }
+}
+
+impl Tiktoken {
+    fn bytes_of(&self, id: u32) -> &[u8] {
+        let name = self.which.control().iter().find(|c| c.1 == id);
+        name.map_or_else(|| self.bpe.bytes_of(id), |c| c.0.as_bytes())
+    }
+}
+
+fn crate_encode(inner: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    let encoded = inner.encode_fast(text, false);
+    encoded.map(|e| e.get_ids().to_vec()).map_err(|e| TokenizerError::Encode(e.to_string()))
 }
 
 fn char_id(set: &[char], character: char) -> Result<u32, TokenizerError> {
     set.binary_search(&character)
         .map(|i| i as u32)
         .map_err(|_| TokenizerError::Unknown { character, vocab: set.len() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every byte survives the byte tokenizer.
-    #[test]
-    fn bytes_round_trip() {
-        let all: Vec<u8> = (0..=255).collect();
-        let ids = Tokenizer::Byte.encode(&all).expect("encoded");
-        assert_eq!(Tokenizer::Byte.decode(&ids), all);
-    }
-
-    /// Characters are numbered in order; one that is not known is named; so is a bad byte.
-    #[test]
-    fn characters_round_trip() {
-        let t = Tokenizer::characters_of("hello wörld");
-        let ids = t.encode("wörld".as_bytes()).expect("encoded");
-        assert_eq!(t.decode(&ids), "wörld".as_bytes());
-        assert_eq!(t.vocab(), 9);
-        assert!(matches!(t.encode(b"x"), Err(TokenizerError::Unknown { character: 'x', .. })));
-        assert_eq!(t.encode(b"he\xff"), Err(TokenizerError::Utf8 { offset: 2 }));
-        let again = Tokenizer::from_spec(t.spec()).expect("stored");
-        assert_eq!(again.fingerprint(), t.fingerprint());
-    }
 }

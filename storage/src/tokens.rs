@@ -46,6 +46,11 @@ fn width(vocab: u64) -> usize {
     }
 }
 
+/// The folder of a path; a bare name lies in the working folder.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Writes a token file, streaming.
 pub struct TokenWriter {
     aside: PathBuf,
@@ -63,7 +68,7 @@ impl TokenWriter {
     /// If the file cannot be made.
     pub fn create(path: &Path, vocab: u64) -> Result<TokenWriter, TokensError> {
         let io = |source| TokensError::Io { path: path.to_owned(), source };
-        let dir = path.parent().unwrap_or(Path::new("."));
+        let dir = folder(path);
         fs::create_dir_all(dir).map_err(io)?;
         let aside = dir.join(format!("{ASIDE}{}-tokens", std::process::id()));
         let mut out = BufWriter::with_capacity(1 << 20, File::create(&aside).map_err(io)?);
@@ -104,7 +109,7 @@ impl TokenWriter {
         header[8..16].copy_from_slice(&self.vocab.to_le_bytes());
         header[16..24].copy_from_slice(&self.count.to_le_bytes());
         header[32..64].copy_from_slice(&digest);
-        let dir = self.path.parent().unwrap_or(Path::new("."));
+        let dir = folder(&self.path);
         let published = (|| {
             self.out.seek(SeekFrom::Start(0))?;
             self.out.write_all(&header)?;
@@ -115,6 +120,13 @@ impl TokenWriter {
         })();
         published.map_err(|source| TokensError::Io { path: self.path.clone(), source })?;
         TokenFile::open(&self.path)
+    }
+}
+
+impl Drop for TokenWriter {
+    fn drop(&mut self) {
+        // Gone already if it was published.
+        let _ = fs::remove_file(&self.aside);
     }
 }
 

@@ -78,7 +78,7 @@ impl Generate {
         let tokenizer = folder.tokenizer.take();
         let prompt = match (&self.prompt_ids, &self.prompt, &tokenizer) {
             (Some(ids), ..) => ids.clone(),
-            (None, Some(text), Some(tokenizer)) => tokenizer.encode(text.as_bytes())?,
+            (None, Some(text), Some(tokenizer)) => tokenizer.encode_control(text.as_bytes())?,
             (None, Some(_), None) => {
                 return Err(
                     Usage("no tokenizer lies with the model: use --prompt-ids".into()).into()

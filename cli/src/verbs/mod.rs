@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod bench_plan;
 pub(crate) mod chat;
 pub(crate) mod config;
+pub(crate) mod data;
 pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod inspect;

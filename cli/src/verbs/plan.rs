@@ -189,6 +189,8 @@ fn vocabulary(data: &DataPlan) -> anyhow::Result<usize> {
     match &data.tokenizer {
         TokenizerPlan::Byte => Ok(256),
         TokenizerPlan::Gpt2 => Ok(50_257),
+        TokenizerPlan::Cl100k => Ok(100_277),
+        TokenizerPlan::O200k => Ok(200_019),
         TokenizerPlan::File(path) => Ok(Tokenizer::from_file(Path::new(path))?.vocab()),
         TokenizerPlan::Char | TokenizerPlan::FromModel | TokenizerPlan::None => Err(Usage(
             "the vocabulary is known once the text was read: give --vocab, or planaria.model.vocab"

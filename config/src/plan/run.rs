@@ -43,6 +43,10 @@ pub enum TokenizerPlan {
     Char,
     /// GPT-2's byte pairs.
     Gpt2,
+    /// The 100,277 ids of GPT-4.
+    Cl100k,
+    /// The 200,019 ids of GPT-4o.
+    O200k,
     /// A tokenizer.json.
     File(String),
     /// The one in the folder that the model starts from.

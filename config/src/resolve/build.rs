@@ -268,6 +268,8 @@ fn data(s: &Settings) -> Option<DataPlan> {
             Some("byte") => TokenizerPlan::Byte,
             Some("char") => TokenizerPlan::Char,
             Some("gpt2") => TokenizerPlan::Gpt2,
+            Some("cl100k") => TokenizerPlan::Cl100k,
+            Some("o200k") => TokenizerPlan::O200k,
             Some(file) => TokenizerPlan::File(file.to_owned()),
             None if from_model => TokenizerPlan::FromModel,
             None => TokenizerPlan::None,

@@ -267,7 +267,7 @@ impl Resolver<'_> {
     }
 
     fn tokenizer(&mut self, fresh: bool) {
-        const WORDS: [&str; 3] = ["byte", "char", "gpt2"];
+        const WORDS: [&str; 5] = ["byte", "char", "gpt2", "cl100k", "o200k"];
         let path = "planaria.data.tokenizer";
         let has_tokens = self.settings.is_given("planaria.data.tokens");
         let Some(name) = self.settings.opt_text(path).map(str::to_owned) else {
@@ -279,7 +279,8 @@ impl Resolver<'_> {
         if WORDS.contains(&name.as_str()) || name.ends_with(".json") || name.contains('/') {
             return;
         }
-        let message = format!("{name:?} is neither byte, char, gpt2 nor a tokenizer.json");
+        let message =
+            format!("{name:?} is neither byte, char, gpt2, cl100k, o200k nor a tokenizer.json");
         let finding = Diagnostic::error("choice", path, message).at(self.settings.range(path));
         self.out.push(finding.nearest_of(&name, WORDS));
     }

@@ -91,7 +91,7 @@ const DATA: Block = Block::new(&[
     Key::text(
         "tokenizer",
         "null",
-        "byte, char, gpt2, or a tokenizer.json; byte if unset, init_from's own if that is given",
+        "byte, char, gpt2, cl100k, o200k, or a tokenizer.json; byte if unset, init_from's own if that is given",
     ),
     Key::up_to(
         "sequence_length",

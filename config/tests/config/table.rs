@@ -654,6 +654,11 @@ const ROWS: &[Row] = &[
         r#"{"train_batch_size": 8, "planaria": {"data": {"tokenizer": "gtp2"}}}"#,
         &["E choice planaria.data.tokenizer"],
     ),
+    good(
+        "the tokenizer of GPT-4o",
+        r#"{"train_batch_size": 8, "planaria": {"model": {"preset": "tiny"}, "data": {"text": "a.txt", "tokenizer": "o200k"}, "run": {"steps": 5}}}"#,
+        &[("planaria.data.tokenizer", "\"o200k\"")],
+    ),
     bad(
         "text and tokens",
         r#"{"train_batch_size": 8, "planaria": {"data": {"text": "a", "tokens": "b"}}}"#,
