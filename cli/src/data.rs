@@ -11,6 +11,7 @@ use planaria_config::plan::{DataPlan, TextSource, TokenizerPlan};
 use planaria_models::tokenizers::{Builtin, Tokenizer};
 use planaria_storage::corpus;
 use planaria_storage::tokens::{TokenFile, TokenWriter, Windows};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +32,34 @@ pub(crate) struct Data {
     pub(crate) validation: Option<Arc<dyn LeafSource>>,
     /// For people: where the text came from.
     pub(crate) note: String,
+    /// The token file, and where training ends in it.
+    pub(crate) stretch: Stretch,
+}
+
+/// A stretch of a token file, as other nodes of a run find it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Stretch {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// Digest of its tokens.
+    pub(crate) digest: Digest,
+    /// Training tokens are those before this one.
+    pub(crate) end: u64,
+    /// Tokens of a sequence.
+    pub(crate) length: usize,
+}
+
+impl Stretch {
+    /// Opens the stretch as training samples.
+    ///
+    /// # Errors
+    /// If the file is not there, or is another one.
+    pub(crate) fn open(&self) -> anyhow::Result<Samples> {
+        let file = TokenFile::open(&self.path)?;
+        let path = self.path.display();
+        anyhow::ensure!(file.digest == self.digest, "{path} holds other tokens than the run's");
+        Ok(Samples(file.windows((0, self.end), self.length)?))
+    }
 }
 
 /// Windows of a token file as samples.
@@ -56,10 +85,13 @@ pub(crate) fn prepare(
     run_dir: &Path,
     model_folder: Option<&Path>,
 ) -> anyhow::Result<Data> {
-    let (file, tokenizer, note) = match plan.tokens.as_slice() {
+    let (file, tokenizer, note, path) = match plan.tokens.as_slice() {
         [] => tokenize(plan, run_dir, model_folder)?,
-        [path] if path.ends_with(".bin") => import(plan, path)?,
-        [path] => (TokenFile::open(Path::new(path))?, None, path.clone()),
+        [path] if path.ends_with(".bin") => {
+            let (file, tokenizer, note) = import(plan, path)?;
+            (file, tokenizer, note, PathBuf::from(path))
+        }
+        [path] => (TokenFile::open(Path::new(path))?, None, path.clone(), PathBuf::from(path)),
         _ => {
             return Err(Usage("several token files are understood but not built yet".into()).into());
         }
@@ -81,7 +113,9 @@ pub(crate) fn prepare(
         Some(Arc::new(samples) as Arc<dyn LeafSource>)
     };
     let (digest, vocab) = (file.digest, file.vocab as usize);
-    Ok(Data { digest, tokenizer, vocab, train, validation, note })
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let stretch = Stretch { path, digest, end: cut, length };
+    Ok(Data { digest, tokenizer, vocab, train, validation, note, stretch })
 }
 
 /// A token file of nanoGPT, llm.c or Megatron; the tokenizer says which ids are right.
@@ -103,7 +137,7 @@ fn tokenize(
     plan: &DataPlan,
     run_dir: &Path,
     model_folder: Option<&Path>,
-) -> anyhow::Result<(TokenFile, Option<Tokenizer>, String)> {
+) -> anyhow::Result<(TokenFile, Option<Tokenizer>, String, PathBuf)> {
     let limit = plan.max_bytes.unwrap_or(DEFAULT_LIMIT);
     let (files, note) = gather(&plan.text)?;
     let tokenizer = tokenizer(plan, &files, limit, model_folder)?;
@@ -113,7 +147,7 @@ fn tokenize(
     if let Ok(file) = TokenFile::open(&path)
         && file.verify()
     {
-        return Ok((file, Some(tokenizer), note));
+        return Ok((file, Some(tokenizer), note, path));
     }
     let mut writer = TokenWriter::create(&path, tokenizer.vocab() as u64)?;
     let total = corpus::read::<anyhow::Error>(&files, limit, |path, text| {
@@ -121,7 +155,7 @@ fn tokenize(
         Ok(writer.push(&ids)?)
     })?;
     anyhow::ensure!(total > 0, "{note}: no text (.rs, .md or .txt) is there");
-    Ok((writer.finish()?, Some(tokenizer), note))
+    Ok((writer.finish()?, Some(tokenizer), note, path))
 }
 
 fn gather(sources: &[TextSource]) -> anyhow::Result<(Vec<PathBuf>, String)> {

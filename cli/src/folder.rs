@@ -186,7 +186,7 @@ impl ModelFolder {
     /// Ids of the texts that begin and end, where the tokenizer has one token for each.
     pub(crate) fn special_ids(&self) -> hf::SpecialIds {
         let one = |text: &str| {
-            let ids = self.tokenizer.as_ref()?.encode(text.as_bytes()).ok()?;
+            let ids = self.tokenizer.as_ref()?.encode_control(text.as_bytes()).ok()?;
             if let [id] = ids[..] { Some(id) } else { None }
         };
         let chat = self.chat.as_ref();

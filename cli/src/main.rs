@@ -11,6 +11,7 @@ mod output;
 mod plan;
 mod progress;
 mod records;
+mod ring;
 mod save;
 mod verbs;
 
@@ -36,6 +37,16 @@ struct Arguments {
 enum Verb {
     /// Train a model as a configuration says
     Train(verbs::train::Train),
+    /// Join a run that is under way
+    Node(verbs::node::Node),
+    /// Show the nodes of a ring and how far its run is
+    Status(verbs::ask::Status),
+    /// Ask a node to hand its chunks over and leave
+    Leave(verbs::ask::Leave),
+    /// Stop a run at the end of its step, with a checkpoint
+    Stop(verbs::ask::StopRun),
+    /// Change a number of a run under way
+    Set(verbs::ask::Set),
     /// Continue a prompt with a trained model
     Generate(verbs::generate::Generate),
     /// Talk with a model
@@ -62,6 +73,11 @@ fn main() -> ExitCode {
         .init();
     let outcome = match arguments.verb {
         Verb::Train(verb) => verb.run(),
+        Verb::Node(verb) => verb.run(),
+        Verb::Status(verb) => verb.run(),
+        Verb::Leave(verb) => verb.run(),
+        Verb::Stop(verb) => verb.run(),
+        Verb::Set(verb) => verb.run(),
         Verb::Generate(verb) => verb.run(),
         Verb::Chat(verb) => verb.run(),
         Verb::Export(verb) => verb.run(),

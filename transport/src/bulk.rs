@@ -175,11 +175,15 @@ impl Bulk {
         state.close_links();
         state.view = Some(view);
         state.members = peers.iter().map(|p| (p.node, p.incarnation)).collect();
+        // A node that came back has another life than the one its transport was started in.
+        let own = peers.iter().find(|p| p.node == shared.me.0);
+        let life = own.map_or(shared.me.1, |p| p.incarnation);
         for peer in peers.iter().filter(|p| p.node != shared.me.0) {
             let outbox = Outbox::new();
             state.outboxes.insert(peer.node, outbox.clone());
             let (shared, peer, generation) = (shared.clone(), *peer, state.generation);
-            let sending = move || send_frames(&shared, peer, (view, generation), &outbox);
+            let hello = Hello { view, life, generation };
+            let sending = move || send_frames(&shared, peer, hello, &outbox);
             if let Err(error) = spawn("bulk-send", sending) {
                 tracing::warn!(%error, node = %peer.node, "no thread for a bulk link");
             }
@@ -274,9 +278,16 @@ fn tune(socket: &TcpStream) {
 
 // Sending.
 
-fn send_frames(shared: &Shared, peer: Peer, link: ([u8; 32], u64), outbox: &Outbox) {
-    let (view, generation) = link;
-    if let Ok(mut socket) = connect(shared, peer, view) {
+/// What a dialer says of a link.
+#[derive(Clone, Copy)]
+struct Hello {
+    view: [u8; 32],
+    life: Incarnation,
+    generation: u64,
+}
+
+fn send_frames(shared: &Shared, peer: Peer, hello: Hello, outbox: &Outbox) {
+    if let Ok(mut socket) = connect(shared, peer, hello) {
         if let Ok(clone) = socket.try_clone() {
             let mut state = lock(&outbox.state);
             if state.closed {
@@ -296,10 +307,10 @@ fn send_frames(shared: &Shared, peer: Peer, link: ([u8; 32], u64), outbox: &Outb
         }
     }
     outbox.close();
-    shared.link_ended(generation, peer.node);
+    shared.link_ended(hello.generation, peer.node);
 }
 
-fn connect(shared: &Shared, peer: Peer, view: [u8; 32]) -> std::io::Result<TcpStream> {
+fn connect(shared: &Shared, peer: Peer, link: Hello) -> std::io::Result<TcpStream> {
     let wait = Duration::from_millis(shared.limits.handshake_ms);
     let mut socket = TcpStream::connect_timeout(&peer.at, wait)?;
     tune(&socket);
@@ -308,9 +319,9 @@ fn connect(shared: &Shared, peer: Peer, view: [u8; 32]) -> std::io::Result<TcpSt
     socket.read_exact(&mut challenge)?;
     let mut hello = Vec::with_capacity(HELLO);
     hello.extend_from_slice(MAGIC);
-    hello.extend_from_slice(&view);
+    hello.extend_from_slice(&link.view);
     hello.extend_from_slice(&shared.me.0.0.to_le_bytes());
-    hello.extend_from_slice(&shared.me.1.0.to_le_bytes());
+    hello.extend_from_slice(&link.life.0.to_le_bytes());
     let mac = shared.mac(&challenge, &hello);
     hello.extend_from_slice(&mac);
     socket.write_all(&hello)?;

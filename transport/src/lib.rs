@@ -42,7 +42,7 @@ pub enum Error {
         reason: String,
     },
     /// A socket could not be had.
-    #[error("cannot listen on {at}: {source}; choose another port with --listen, or 0 for any")]
+    #[error("cannot listen on {at}; choose another port with --listen, or 0 for any")]
     Listen {
         /// Where.
         at: std::net::SocketAddr,

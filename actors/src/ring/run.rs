@@ -135,6 +135,7 @@ pub enum RunError {
 
 /// A node under way.
 pub struct Run {
+    me: NodeId,
     node: Addr<Node>,
     events: Receiver<RunEvent>,
     system: actix::System,
@@ -267,7 +268,7 @@ impl Run {
         let ((node, stage), system) = started.recv().map_err(|_| RunError::Ended)?;
         let for_device = node.clone();
         let compute = spawn("device", move || device.run(&inbox, &for_device, &stage))?;
-        Ok(Run { node, events, system, device: queue, threads: vec![actors, compute] })
+        Ok(Run { me, node, events, system, device: queue, threads: vec![actors, compute] })
     }
 
     /// What happens.
@@ -280,6 +281,12 @@ impl Run {
     #[must_use]
     pub fn node(&self) -> &Addr<Node> {
         &self.node
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn me(&self) -> NodeId {
+        self.me
     }
 
     /// Where the node's actors run.

@@ -22,6 +22,7 @@ use planaria_models::partials::{
     ChunkPlace, ChunkSum, Lanes, PartTable, Partial, SumPools, ValuesRef,
 };
 use planaria_models::schedules::ScheduleSpec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What all shards of a node share.
@@ -93,6 +94,9 @@ impl Gradient {
     }
 }
 
+/// Records that a shard keeps at most: what a learner may queue, and one more.
+const QUEUED: usize = 8;
+
 /// One chunk's numbers.
 pub struct Shard {
     chunk: ChunkId,
@@ -103,7 +107,8 @@ pub struct Shard {
     states: Vec<Buffer<f32>>,
     agreed: Digest,
     sum: Option<ChunkSum>,
-    record: Option<(Record, Gradient)>,
+    /// Records of later steps: one, or a learner's queue.
+    records: BTreeMap<Step, (Record, Gradient)>,
     scratch: Option<Scratch>,
     /// The values for the wire, made once a step.
     body: Option<(Step, Bytes)>,
@@ -148,7 +153,7 @@ impl Shard {
             states: Vec::new(),
             agreed: Digest::default(),
             sum: None,
-            record: None,
+            records: BTreeMap::new(),
             scratch: None,
             body: None,
         }
@@ -237,19 +242,33 @@ impl Shard {
     fn arrive(&mut self, cx: &ShardCx, working: &mut Working, step: Step) {
         self.step = Some(step);
         self.body = None;
-        if !working.is_resident() {
+        // Later values, gathered for a lot, are not overwritten by a copy that lags.
+        if !working.is_resident() || working.at(self.chunk) > Some(step) {
             return;
         }
         if let Some(master) = &self.master {
             cx.values.write_master(self.chunk, master, working.values_mut(self.chunk));
         }
+        if cx.master_in_working {
+            self.master = None;
+        }
         working.mark(self.chunk, Some(step));
+    }
+
+    /// Other values are about to be written over a master that lies in the working values.
+    pub fn detach(&mut self, cx: &ShardCx, working: &Working) {
+        if self.master.is_none() && self.step.is_some() {
+            let from = self.master(cx, working);
+            let mut own = Buffer::zeroed(from.len());
+            own.copy_from_slice(from);
+            self.master = Some(own);
+        }
     }
 
     fn forget(&mut self) {
         self.step = None;
         self.sum = None;
-        self.record = None;
+        self.records.clear();
         self.scratch = None;
         self.body = None;
     }
@@ -304,7 +323,8 @@ impl Shard {
             labels: fixed.labels,
             loss: fixed.loss,
         };
-        self.record = Some((record, Gradient::Own(Arc::new(fixed.gradient))));
+        let gradient = Gradient::Own(Arc::new(fixed.gradient));
+        self.records.insert(step, (record, gradient));
         Some(record)
     }
 
@@ -313,14 +333,18 @@ impl Shard {
         let body = aligned(body);
         let whole = body.len() == 4 * cx.parts.chunks[self.chunk.index()].len;
         if whole && (record.digest == Digest::default() || record.digest == Digest::of(&body)) {
-            self.record = Some((record, Gradient::Came(body)));
+            self.records.insert(record.step, (record, Gradient::Came(body)));
+            // What the protocol no longer queues is not kept either.
+            while self.records.len() > QUEUED {
+                self.records.pop_first();
+            }
         }
     }
 
     /// The reduced gradient, for a replica.
     #[must_use]
     pub fn record_body(&self, step: Step) -> Option<Bytes> {
-        self.record.as_ref().filter(|r| r.0.step == step).map(|r| r.1.bytes())
+        self.records.get(&step).map(|r| r.1.bytes())
     }
 
     /// Computes the state after the decision's step: in place where nobody compares it, else in
@@ -353,7 +377,7 @@ impl Shard {
             });
             return Some(hash);
         }
-        let gradient = self.record.as_ref().filter(|r| r.0.step == decision.step)?.1.clone();
+        let gradient = self.records.get(&decision.step)?.1.clone();
         if alone {
             self.update_in_place(cx, working, decision, gradient.values());
             self.step = Some(decision.step);
@@ -412,7 +436,7 @@ impl Shard {
     pub fn verify(&self, cx: &ShardCx, working: &Working) -> bool {
         let unnamed = |d: Digest| d == Digest::default();
         let state = unnamed(self.agreed) || self.agreed == self.digest(cx, working);
-        let record = self.record.as_ref().is_none_or(|(record, gradient)| {
+        let record = self.records.values().all(|(record, gradient)| {
             unnamed(record.digest) || record.digest == Digest::of(&gradient.bytes())
         });
         state && record
@@ -420,7 +444,7 @@ impl Shard {
 
     /// The compared next state becomes the state.
     pub fn swap(&mut self, cx: &mut ShardCx, working: &mut Working, step: Step) {
-        self.record = self.record.take().filter(|r| r.0.step > step);
+        self.records = self.records.split_off(&Step(step.0 + 1));
         if let Some(mut scratch) = self.scratch.take_if(|s| s.step == step) {
             self.agreed = scratch.hash;
             if !scratch.unchanged {
@@ -449,7 +473,14 @@ impl Shard {
     ) -> bool {
         let body = aligned(body.clone());
         let len = cx.parts.chunks[self.chunk.index()].len;
+        // Records of later steps that came before the copy are what it catches up with.
+        let later = self.records.split_off(&Step(step.0 + 1));
         self.forget();
+        self.records = later;
+        self.master = None;
+        if cx.master_in_working && working.at(self.chunk) > Some(step) {
+            self.master = Some(Buffer::zeroed(len));
+        }
         self.allocate(cx);
         if body.len() != 4 * len * (1 + self.states.len()) {
             return false;

@@ -73,6 +73,8 @@ pub enum Work {
     Send(NodeId, Box<Frame>),
     /// Write the values into the group that is being gathered.
     Fill(Step),
+    /// Values that came for a lot, of a chunk whose copy here is not that far.
+    Values(Step, Bytes),
     /// Panic: a drill.
     Poison,
 }
@@ -267,6 +269,9 @@ impl Handler<StoreValues> for Keeper {
     type Result = ();
 
     fn handle(&mut self, StoreValues(chunk, step, body): StoreValues, _: &mut Context<Keeper>) {
+        if let Some(shard) = self.shards.get(&chunk) {
+            return shard.do_send(Job { chunk, stamp: 0, work: Work::Values(step, body) });
+        }
         let mut memory = self.memory.borrow_mut();
         let memory = &mut *memory;
         if memory.cx.values.read_body(chunk, &body, memory.working.values_mut(chunk)) {
@@ -395,6 +400,13 @@ impl ShardActor {
             }
             Work::Fill(step) => {
                 if working.at(chunk) != Some(step) && shard.fill(cx, working, step) {
+                    memory.lend_what_is_complete();
+                }
+            }
+            Work::Values(step, body) => {
+                shard.detach(cx, working);
+                if cx.values.read_body(chunk, &body, working.values_mut(chunk)) {
+                    working.mark(chunk, Some(step));
                     memory.lend_what_is_complete();
                 }
             }

@@ -97,7 +97,7 @@ impl Chat {
             return Err(Usage("no tokenizer lies with the model".into()).into());
         };
         let chatml = || {
-            let known = tokenizer.encode(b"<|im_start|>").is_ok_and(|ids| ids.len() == 1);
+            let known = tokenizer.encode_control(b"<|im_start|>").is_ok_and(|ids| ids.len() == 1);
             known.then(ChatTemplate::chatml)
         };
         let Some(template) = template.or_else(chatml) else {
@@ -105,7 +105,7 @@ impl Chat {
                 "the model has no chat template, and no ChatML tokens: use `planaria generate`";
             return Err(Usage(reason.into()).into());
         };
-        let last = tokenizer.encode(template.eos_token.as_bytes()).ok();
+        let last = tokenizer.encode_control(template.eos_token.as_bytes()).ok();
         let end = end.or(last.filter(|ids| ids.len() == 1).map(|ids| ids[0]));
         let system = self.system.iter().map(|text| Message::new("system", text));
         let (temperature, top_p, seed) = (self.temperature, self.top_p, self.seed);
@@ -127,7 +127,7 @@ impl Talk {
     fn answer(&mut self, message: &str) -> anyhow::Result<Answer> {
         self.messages.push(Message::new("user", message));
         let text = self.template.render(&self.messages)?;
-        let prompt = self.tokenizer.encode(text.as_bytes())?;
+        let prompt = self.tokenizer.encode_control(text.as_bytes())?;
         let (mut ids, mut shown) = (Vec::new(), 0);
         let (tokenizer, end, quiet) = (&self.tokenizer, self.end, self.quiet);
         let out = self.decoder.generate(&prompt, self.tokens, self.sampling, |id| {

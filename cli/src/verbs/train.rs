@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "rates are measured by the clock")]
 
+use super::train_ring::{How, RingOptions};
 use crate::cost;
 use crate::data::{self, Data};
 use crate::folder::{self, ModelFolder};
@@ -60,12 +61,18 @@ pub(crate) struct Train {
     /// Say nothing but one JSON object at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    ring: RingOptions,
 }
 
 impl Train {
     /// Runs the verb.
     pub(crate) fn run(self) -> anyhow::Result<Done> {
         let plan = self.plan()?;
+        if self.ring.listen.is_some() {
+            let how = How { resume: self.resume, json: self.json };
+            return super::train_ring::run(&plan, &self.ring, how);
+        }
         let mut session = Session::prepare(plan, &self)?;
         let done = session.train()?;
         session.report(self.json, done)?;
@@ -349,7 +356,7 @@ impl Session {
         };
         let folder = folder::open(path)?;
         let mut decoder = folder.decoder(self.setup.threads);
-        let prompt = tokenizer.encode(sample.prompt.as_bytes())?;
+        let prompt = tokenizer.encode_control(sample.prompt.as_bytes())?;
         let (temperature, top_p, seed) = (sample.temperature, sample.top_p, self.plan.run.seed);
         let sampling = Sampling { temperature, top_p, seed, ..Sampling::default() };
         let mut ids = prompt.clone();
@@ -364,7 +371,7 @@ impl Session {
     }
 }
 
-fn check_vocab(data: &Data, vocab: usize) -> anyhow::Result<()> {
+pub(super) fn check_vocab(data: &Data, vocab: usize) -> anyhow::Result<()> {
     let found = data.vocab;
     if found > vocab {
         let reason = format!("the data's ids go up to {found}, the model's vocabulary has {vocab}");

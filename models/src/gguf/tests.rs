@@ -164,7 +164,10 @@ fn the_tokenizer_comes_along() {
     let file = Gguf::parse(&bytes).expect("good");
     let json = tokenizer_json(&file).expect("known").expect("a tokenizer");
     let tokenizer = Tokenizer::from_spec(TokenizerSpec::HuggingFace { json }).expect("read");
-    assert_eq!(tokenizer.encode(b"aba 11<|im_end|>b").expect("encoded"), [3, 1, 5, 4, 4, 0, 2]);
+    assert_eq!(
+        tokenizer.encode_control(b"aba 11<|im_end|>b").expect("encoded"),
+        [3, 1, 5, 4, 4, 0, 2]
+    );
     let chat = chat_template(&file).expect("good").expect("a template");
     assert_eq!(chat.render(&[Message::new("user", "ab")]).expect("rendered"), "ab<|im_end|>");
     let refused = |w: Writer| {

@@ -62,7 +62,14 @@ fn muon(ns_method: NewtonSchulz) -> OptimizerSpec {
 }
 
 fn param(name: &str, shape: Vec<usize>) -> ParamSpec {
-    ParamSpec { id: ParamId(0), name: name.to_owned(), shape, init: Init::Zeros, sites: 1, frozen: false }
+    ParamSpec {
+        id: ParamId(0),
+        name: name.to_owned(),
+        shape,
+        init: Init::Zeros,
+        sites: 1,
+        frozen: false,
+    }
 }
 
 /// A parameter after five updates; the gradients come in four times too large.

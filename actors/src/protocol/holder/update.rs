@@ -9,6 +9,12 @@ use planaria_base::{Digest, NodeId, Step};
 /// Times that all holders compute an update again before the run stops over a disagreement.
 const RECOMPUTE_TRIES: u32 = 2;
 
+/// Whether two hashes may be of one state. A holder that had a chunk to itself has not hashed it: its
+/// hash is zero, and tells nothing.
+fn same(a: Digest, b: Digest) -> bool {
+    a == b || a == Digest::default() || b == Digest::default()
+}
+
 impl Holder {
     /// Starts the update of a step whose record is here and whose decision is known.
     pub(super) fn try_update(&mut self, scene: Scene<'_>, post: &mut Post) {
@@ -104,7 +110,7 @@ impl Holder {
             return self.compare_learner(Mark { step, hash }, scene, post);
         }
         let said = |p: &NodeId| self.theirs.get(p).filter(|m| m.0.step >= step);
-        let agrees = |m: &(Mark, u32)| m.0.step > step || m.0.hash == hash;
+        let agrees = |m: &(Mark, u32)| m.0.step > step || same(m.0.hash, hash);
         if self.peers.iter().filter_map(said).any(|m| !agrees(m) && m.1 >= tries) {
             self.update.iter_mut().for_each(|u| u.verifying = true);
             post.emit(Effect::Verify { chunk: self.chunk });
@@ -117,7 +123,9 @@ impl Holder {
     /// again.
     fn compare_learner(&mut self, mine: Mark, scene: Scene<'_>, post: &mut Post) {
         match self.theirs.get(&self.owner).map(|t| t.0) {
-            Some(theirs) if theirs == mine => self.swap(mine, scene, post),
+            Some(theirs) if theirs.step == mine.step && same(theirs.hash, mine.hash) => {
+                self.swap(mine, scene, post);
+            }
             Some(theirs) if theirs.step >= mine.step => {
                 if theirs.step == mine.step {
                     post.emit(Effect::Report(Line::Corrupt(post.me, self.chunk)));
