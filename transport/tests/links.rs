@@ -1,12 +1,14 @@
 //! Pairs of transports on loopback: order, bodies, views, death, keys, strangers.
 
+#![allow(clippy::disallowed_methods, reason = "a test of times reads the clock")]
+
 use bytes::Bytes;
 use planaria_base::{Incarnation, NodeId};
 use planaria_transport::key::RingKey;
 use planaria_transport::{BulkChoice, Error, Limits, Peer, Reply, Setup, Sink, Transport};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,7 @@ enum Got {
     Closed(NodeId),
 }
 
-struct Ear(Mutex<Sender<Got>>);
+struct Ear(Mutex<SyncSender<Got>>);
 
 impl Ear {
     fn hear(&self, got: Got) {
@@ -61,7 +63,7 @@ impl End {
     }
 
     fn try_new(node: u64, key: u8, listen: &str) -> Result<End, Error> {
-        let (sender, heard) = channel();
+        let (sender, heard) = sync_channel(1 << 16);
         let setup = Setup {
             key: RingKey::from_bytes([key; 32]),
             node: NodeId(node),

@@ -112,26 +112,6 @@ impl LeafMemory {
         }
     }
 
-    /// Bytes of `leaves` slots.
-    pub(super) fn bytes(
-        model: &Model,
-        precision: Precision,
-        plan: ActivationPlan,
-        leaves: u32,
-    ) -> usize {
-        let saved = model.blocks.iter().map(|b| b.plan(plan.shape, precision).saved_bytes);
-        let rounded = saved.map(Buffer::<u8>::bytes_for);
-        let n = plan.shape.tokens();
-        let streams = (model.blocks.len() + 1) * Buffer::<f32>::bytes_for(n * model.width);
-        let inputs = Buffer::<u32>::bytes_for(n) + Buffer::<i32>::bytes_for(n);
-        let slots = if plan.order == Order::DepthFirst { 1 } else { leaves as usize };
-        if plan.recompute {
-            slots * (inputs + streams) + rounded.max().unwrap_or(0)
-        } else {
-            slots * (inputs + streams + rounded.sum::<usize>())
-        }
-    }
-
     /// The slot that a leaf's activations lie in.
     pub(super) fn slot(&mut self, leaf: Leaf) -> (&mut Slot, &mut Buffer<u8>) {
         let index = leaf.index() % self.slots.len();
