@@ -2,7 +2,7 @@
 //!
 //! [`Gguf::parse`] checks a whole file without copying it: keys, arrays and tensors borrow its bytes,
 //! so that what it allocates is a table of at most [`KEY_LIMIT`] keys and [`TENSOR_LIMIT`] tensors,
-//! whatever the file claims. [`import`] makes a [`ModelSpec`] of the metadata and finds every
+//! whatever the file claims. [`import`] makes a [`crate::families::ModelSpec`] of the metadata and finds every
 //! parameter's tensor; [`Import::values`] widens them to fp32. [`tokenizer_json`] writes the file's
 //! byte-pair tokenizer as a `tokenizer.json`, and [`chat_template`] finds its chat template.
 //!
