@@ -21,7 +21,7 @@ use planaria_models::kernels::gemm::Dims;
 use planaria_models::packing::PackingPlan;
 
 /// Bytes that a process has besides what it plans: the binary's pages, stacks, actors, mailboxes.
-pub(crate) const PROCESS_BYTES: u64 = 10 << 20;
+pub(crate) const PROCESS_BYTES: u64 = 16 << 20;
 
 /// Share of a step's time in which products run at their own rate; the rest is everything else.
 const PRODUCTS_SHARE: f64 = 0.85;
